@@ -202,7 +202,7 @@ func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
 		return
 	case len(p.salt.LoRA) > maxSalt || len(p.salt.Namespace) > maxSalt, p.salt.Namespace != "" && !t.veil.told:
 		return
-	case p.salt.Namespace == "" && t.veil.hides(&Event{Tokens: p.view}, t.cfg.EngineBlock):
+	case p.salt.Namespace == "" && t.veil.hides(&Event{Tokens: p.view}, t.cfg.EngineBlock, 0):
 		return
 	}
 	salt, ok := t.salts.of(p.salt)

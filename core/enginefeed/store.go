@@ -186,9 +186,8 @@ func (s *storing) begin(n int) bool {
 	if id := t.find(s.e.Hashes[0]); id != 0 && t.saltOfBlock(id) == opaque {
 		s.salt = opaque // what it was taken for at first
 		return true
-	} else if id == 0 && t.veil.hides(s.e, t.cfg.EngineBlock) {
+	} else if id == 0 && t.veil.hides(s.e, t.cfg.EngineBlock, n) {
 		s.salt = opaque
-		t.veil.hidden += uint64(n)
 		return true
 	}
 	id, ok := t.salts.of(salt)

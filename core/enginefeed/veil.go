@@ -9,22 +9,28 @@ import (
 // before it had extra_keys, as 0.16) publish their blocks as if they were under none: to believe that would promise them to
 // prompts without a salt. What begins as such a prompt is not believed, until an event shows that salts are told.
 type veil struct {
-	starts map[uint64]struct{} // digests of beginnings, of a block of the engine or of the whole prompt
-	all    bool                // too many, or one of unknown tokens
-	told   bool                // some event told of a salt, or has a place for it
-	hidden uint64              // blocks that were not believed
+	starts map[uint64]bool // digests of beginnings, of a block of the engine or of the whole prompt; true is a client's
+	all    bool            // too many, or one of unknown tokens
+	told   bool            // some event told of a salt, or has a place for it
+	hidden uint64          // blocks of clients that were not believed
 }
 
 // maxStarts bounds the beginnings that are known apart.
 const maxStarts = 1 << 16
 
 // Salted says that a prompt is sent to the engine under a salt, before it is; nil is one of unknown tokens.
-func (t *Table) Salted(prompt []kv.Token) {
-	v := &t.veil
+func (t *Table) Salted(prompt []kv.Token) { t.veil.begin(prompt, t.cfg.EngineBlock, true) }
+
+// Probed says that a prompt of no client is sent to the engine under several salts, before it is: it is not believed
+// either, and does not count in Saltless.
+func (t *Table) Probed(prompt []kv.Token) { t.veil.begin(prompt, t.cfg.EngineBlock, false) }
+
+// begin notes the beginning of a prompt, of at most a block of the engine.
+func (v *veil) begin(prompt []kv.Token, size int, counts bool) {
 	if v.told || v.all {
 		return
 	}
-	prompt = prompt[:min(len(prompt), t.cfg.EngineBlock)]
+	prompt = prompt[:min(len(prompt), size)]
 	if len(prompt) == 0 || len(v.starts) == maxStarts {
 		v.all, v.starts = true, nil
 		return
@@ -34,9 +40,9 @@ func (t *Table) Salted(prompt []kv.Token) {
 		digest = further(digest, token)
 	}
 	if v.starts == nil {
-		v.starts = make(map[uint64]struct{})
+		v.starts = make(map[uint64]bool)
 	}
-	v.starts[digest] = struct{}{}
+	v.starts[digest] = counts || v.starts[digest]
 }
 
 // TellsSalts reports whether an event showed that the engine's events tell of salts.
@@ -54,18 +60,23 @@ func further(digest uint64, token kv.Token) uint64 {
 	return splitmix.Mix(digest + splitmix.Step ^ uint64(token))
 }
 
-// hides reports whether the beginning of a prompt may be under a salt of which e does not tell.
-func (v *veil) hides(e *Event, size int) bool {
+// hides reports whether the beginning of a prompt may be under a salt of which e does not tell, and counts its n blocks
+// if it may be a client's.
+func (v *veil) hides(e *Event, size, n int) bool {
 	if v.told || !v.all && len(v.starts) == 0 {
 		return false
 	}
 	if v.all {
+		v.hidden += uint64(n)
 		return true
 	}
 	digest := uint64(0)
 	for _, token := range e.Tokens[:size] {
 		digest = further(digest, token)
-		if _, found := v.starts[digest]; found {
+		if counts, found := v.starts[digest]; found {
+			if counts {
+				v.hidden += uint64(n)
+			}
 			return true
 		}
 	}

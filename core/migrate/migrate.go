@@ -8,6 +8,9 @@
 // unless it leaves. A task that has lost its worker waits for the next within
 // bounds, since its client has been promised an answer.
 //
+// A worker that rules the request out by itself, while another may take it, has not failed: the task goes on elsewhere
+// without a wait, and is not bound by it.
+//
 // An engine that works and fails on a request may do so because of the request. The
 // task is tried elsewhere; the same words at the same place, or the last failure
 // that is made good, are the task's answer.
@@ -49,7 +52,7 @@ const defaultAttempts = 64
 
 // Config bounds what is done for one task.
 type Config struct {
-	// Limit is how many failures are made good. Workers that leave as planned do not
+	// Limit is how many failures are made good. Workers that leave as planned or rule the task out do not
 	// count, nor do those that have no room while the task may wait. None if
 	// negative.
 	Limit int
@@ -136,7 +139,7 @@ type Failure struct {
 type failure struct {
 	worker kv.WorkerID
 	epoch  uint64
-	left   bool // it leaves as planned
+	never  bool // it is not tried again: it leaves as planned, or rules the task out
 	at     kv.Mono
 }
 
@@ -231,7 +234,7 @@ func (m *Machine) giveUp(why Reason) Step {
 func (m *Machine) spare(now kv.Mono) bool {
 	before := len(m.excluded)
 	for _, f := range m.failures {
-		if !f.left && now.Sub(f.at) >= Reprieve {
+		if !f.never && now.Sub(f.at) >= Reprieve {
 			m.excluded = slices.DeleteFunc(m.excluded, func(id kv.WorkerID) bool { return id == f.worker })
 		}
 	}
@@ -260,7 +263,7 @@ func (m *Machine) Failed(now kv.Mono, f Failure) Step {
 		return m.giveUp(Pinned)
 	case m.tried >= m.cfg.Attempts:
 		return m.giveUp(Exhausted)
-	case f.Code == fault.Draining, refusal(f.Code) && m.bound && m.waited < m.cfg.Wait:
+	case elsewhere(f.Code), refusal(f.Code) && m.bound && m.waited < m.cfg.Wait:
 		return Step{Do: Pause}
 	}
 	if m.counted++; m.counted > max(m.cfg.Limit, 0) {
@@ -284,18 +287,21 @@ func (m *Machine) note(now kv.Mono, f Failure) {
 	m.poll.reset()
 	m.onRequest, m.words = f.Code == fault.EngineError, f.Words
 	m.failures = slices.DeleteFunc(m.failures, func(old failure) bool { return old.worker == f.Worker })
-	m.failures = append(m.failures, failure{worker: f.Worker, epoch: f.Epoch, left: f.Code == fault.Draining, at: now})
+	m.failures = append(m.failures, failure{worker: f.Worker, epoch: f.Epoch, never: elsewhere(f.Code), at: now})
 	progress := f.Tokens > m.tokens
 	if progress {
 		m.tokens = f.Tokens
 		m.pace.reset()
 	}
-	bound := m.bound || m.tokens > 0 || !refusal(f.Code)
+	bound := m.bound || m.tokens > 0 || !refusal(f.Code) && f.Code != fault.Ineligible
 	if progress || bound && !m.bound {
 		m.waited = 0
 	}
 	m.bound = bound
 }
+
+// elsewhere reports whether a worker says with a code that the task belongs to another one.
+func elsewhere(code fault.Code) bool { return code == fault.Draining || code == fault.Ineligible }
 
 // refusal reports whether a worker, or the router for all of them, had no room:
 // nothing is wrong with it.

@@ -54,7 +54,7 @@ func (n *naive) excluded(lives Lives) []kv.WorkerID {
 func (n *naive) barred(now kv.Mono, excluded []kv.WorkerID) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for _, id := range excluded {
-		if f := n.last()[id]; f.Code == fault.Draining || now < f.at.Add(Reprieve) {
+		if f := n.last()[id]; f.Code == fault.Draining || f.Code == fault.Ineligible || now < f.at.Add(Reprieve) {
 			ids = append(ids, id)
 		}
 	}
@@ -73,7 +73,7 @@ func (n *naive) out(failures int) int {
 // bound reports whether the task had lost a worker after so many failures.
 func (n *naive) bound(failures int) bool {
 	return n.out(failures) > 0 || slices.ContainsFunc(n.failures[:failures], func(f failed) bool {
-		return f.Code != fault.Overloaded && f.Code != fault.Limited
+		return f.Code != fault.Overloaded && f.Code != fault.Limited && f.Code != fault.Ineligible
 	})
 }
 
@@ -96,7 +96,7 @@ func (n *naive) waited(failures int) time.Duration {
 // counts reports whether failure i counts against the limit.
 func (n *naive) counts(i int) bool {
 	switch n.failures[i].Code {
-	case fault.Draining:
+	case fault.Draining, fault.Ineligible:
 		return false
 	case fault.Overloaded, fault.Limited:
 		// The wait before it, not that after it.
@@ -263,7 +263,7 @@ func moves(t *rapid.T) {
 			}
 			f := Failure{Worker: id, Epoch: w.lives[id]}
 			f.Code = rapid.SampledFrom([]fault.Code{
-				fault.Unavailable, fault.Unavailable, fault.Unavailable, fault.Draining, fault.Draining,
+				fault.Unavailable, fault.Unavailable, fault.Unavailable, fault.Draining, fault.Draining, fault.Ineligible,
 				fault.Overloaded, fault.Limited, fault.Deadline, fault.Internal, fault.EngineError, fault.EngineError,
 			}).Draw(t, "code")
 			if f.Code == fault.EngineError {

@@ -37,7 +37,7 @@ type agreedField struct {
 // What one worker may have and another not is no part of it: blocks, ranks,
 // engine, max_num_batched_tokens and experts are its size, make and place in the fleet; numerics divides the workers of one model into
 // those that continue each other's streams exactly, which is checked for each
-// stream; guided, preprocess, embeddings, passes, features, kv_events and kv_guessed are abilities, and
+// stream; guided, preprocess, embeddings, passes, features, kv_events, kv_guessed and no_reuse are abilities, and
 // requests that need one go where it is, as do those for one of the adapters.
 //
 // A field of a later version is added at the end, and stands in the checksum only

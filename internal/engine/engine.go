@@ -117,6 +117,8 @@ type Card struct {
 	// that it sent and the cached tokens that the engine reported: the engine itself says
 	// nothing of its cache.
 	KVGuessed bool `json:"kv_guessed,omitempty"`
+	// NoReuse says that the engine computes every prompt anew, as its prefix cache is off: routers predict nothing of it.
+	NoReuse bool `json:"no_reuse,omitempty"`
 	// Adapters are the LoRA adapters that the engine serves, ascending: names of models of their
 	// own, whose parent is Name. A request for one has it as Model and in its Salt.
 	Adapters []string `json:"adapters,omitempty"`

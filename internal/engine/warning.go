@@ -26,15 +26,16 @@ const (
 	// The engine stores blocks behind ones that it cached before its events were followed: they wait until a request
 	// shows which those are.
 	WarnOrphans     = "kv_events_orphaned"
-	WarnBlockSize   = "block_size"         // events, metrics and settings name different block sizes
-	WarnNoCache     = "prefix_cache_off"   // the engine reuses nothing
-	WarnNoReport    = "no_cached_tokens"   // the engine does not report cached tokens: predictions cannot be checked
-	WarnMispredict  = "cache_mispredicted" // the engine keeps finding less, or more, than its events promise
-	WarnMedia       = "media_unknown"      // the engine caches media of which it is not known here which they are
-	WarnFeatures    = "features_refused"   // the engine does not take what another one's processor made of media
-	WarnNoMetrics   = "no_metrics"         // load cannot be read: only this fleet's own requests count
-	WarnUnreachable = "unreachable"        // the engine does not answer
-	WarnText        = "no_tokens_out"      // the engine answers with text only: streams cannot move exactly
+	WarnBlockSize   = "block_size"          // events, metrics and settings name different block sizes
+	WarnNoCache     = "prefix_cache_off"    // the engine reuses nothing
+	WarnNoReport    = "no_cached_tokens"    // the engine does not report cached tokens: predictions cannot be checked
+	WarnMispredict  = "cache_mispredicted"  // the engine keeps finding less, or more, than its events promise
+	WarnMedia       = "media_unknown"       // the engine caches media of which it is not known here which they are
+	WarnFeatures    = "features_refused"    // the engine does not take what another one's processor made of media
+	WarnNoMetrics   = "no_metrics"          // load cannot be read: only this fleet's own requests count
+	WarnUnreachable = "unreachable"         // the engine does not answer
+	WarnSalts       = "cache_salts_refused" // the engine is not known to keep cache salts apart: requests with one are refused
+	WarnText        = "no_tokens_out"       // the engine answers with text only: streams cannot move exactly
 )
 
 // OfEvents reports whether w says that the engine's cache events do not come, or not as they

@@ -48,13 +48,15 @@ const (
 	FaultNoReplay FaultKind = "no_replay"
 	// FaultFeatures answers tokens with processed media with Status (500), as a vLLM does that cannot read them.
 	FaultFeatures FaultKind = "features"
+	// FaultSalts reuses across cache salts: those of requests are ignored, and llama.cpp's cache_prompt likewise.
+	FaultSalts FaultKind = "ignore_salts"
 )
 
 // FaultKinds returns the kinds.
 func FaultKinds() []FaultKind {
 	return []FaultKind{
 		FaultStall, FaultError, FaultStreamError, FaultDisconnect, FaultDropEvents, FaultGarbleEvents, FaultGap, FaultLimit,
-		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay, FaultFeatures,
+		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay, FaultFeatures, FaultSalts,
 	}
 }
 

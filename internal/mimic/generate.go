@@ -79,6 +79,11 @@ func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, e
 	a.free = append(a.free, release)
 	for i := range asks {
 		req := asks[i].req
+		if req.Salt.Namespace != "" {
+			if _, ignored := s.faults.strikes(FaultSalts); ignored {
+				req.Salt.Namespace = ""
+			}
+		}
 		if asks[i].prompt.tokens == nil {
 			asks[i].prompt.tokens = req.Prompt
 		}

@@ -221,6 +221,11 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	if q.Cache != nil && !*q.Cache {
+		if _, ignored := s.faults.strikes(FaultSalts); ignored { // how it is told to keep prompts apart
+			q.Cache = nil
+		}
+	}
 	slot, err := s.slots.take(ctx, asked.req.Prompt, q.Slot, q.Cache)
 	if err != nil {
 		s.fail(w, err)
@@ -274,9 +279,14 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 		}
 		defer st.pings(every)()
 		if g.q.Progress {
-			st.event(object{"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0, "tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": object{
-				"total": len(g.asked.req.Prompt), "cache": g.slot.cached, "processed": len(g.asked.req.Prompt), "time_ms": 0,
-			}})
+			progress := object{"total": len(g.asked.req.Prompt), "processed": len(g.asked.req.Prompt), "time_ms": 0}
+			if cached := g.s.known(g.slot.cached); cached != engine.CachedUnknown {
+				progress["cache"] = cached
+			}
+			st.event(object{
+				"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0,
+				"tokens_evaluated": len(g.asked.req.Prompt), "prompt_progress": progress,
+			})
 		}
 	}
 	err := g.s.each(ctx, a, f, flush, func(p *part) error {

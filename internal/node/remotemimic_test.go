@@ -124,21 +124,25 @@ func freePorts(t *testing.T, count int) int {
 	}
 }
 
-// blocksKnown returns how many blocks the router's index has.
-func blocksKnown(t *testing.T, url string) int {
+// blocksKnown is how many blocks of a prompt the router knows at the worker that it would choose.
+func blocksKnown(t *testing.T, url, prompt string) int {
 	t.Helper()
-	resp, err := http.Get(url + "/v1/router/index")
+	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(url+"/v1/router/best_worker", "application/json", strings.NewReader(string(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var index struct {
-		Blocks int `json:"blocks"`
+	var best struct {
+		Blocks int `json:"overlap_blocks"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&index); err != nil {
+	if err := json.NewDecoder(resp.Body).Decode(&best); err != nil {
 		t.Fatal(err)
 	}
-	return index.Blocks
+	return best.Blocks
 }
 
 // upOn runs up with its own adapters until the end of the test, and returns what it says
@@ -252,7 +256,7 @@ func TestInFrontOfMimics(t *testing.T) {
 			if cached != 0 || expected != 0 {
 				t.Errorf("the first time %d tokens were cached, %d blocks expected", cached, expected)
 			}
-			eventually(t, func() bool { return blocksKnown(t, r.URL) >= blocks })
+			eventually(t, func() bool { return blocksKnown(t, r.URL, prompt) >= blocks })
 			again, cached, expected := cachedOf(t, r.URL, prompt)
 			if again != worker || expected != blocks || cached < (blocks-1)*block || cached > (blocks+1)*block {
 				t.Errorf("worker %s after %s: %d tokens cached, %d blocks expected\n%s", again, worker, cached, expected, log)

@@ -124,7 +124,7 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	f := &m.facts
 	o := remote.Opening{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
-		Media: of.Media, MediaKeys: of.MediaKeys,
+		Media: of.Media, MediaKeys: of.MediaKeys, ProveSalts: true,
 	}
 	if m.pipe != nil {
 		o.Family = m.pipe.Family

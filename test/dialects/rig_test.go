@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,9 +55,20 @@ type house struct {
 // back is one of those servers, with the engines that it had.
 type back struct {
 	*mimic.Server
-	die  context.CancelFunc // ends it for good
-	mu   sync.Mutex
-	last engine.Engine
+	die    context.CancelFunc // ends it for good
+	faulty bool               // from its start
+	mu     sync.Mutex
+	last   engine.Engine
+	// own are blocks that the adapter's own questions left in the first engine, where events do not tell of their salts.
+	own   map[string]bool
+	first engine.Engine
+}
+
+// now is the engine that the server has now.
+func (b *back) now() engine.Engine {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
 }
 
 type logBuffer struct {
@@ -151,6 +164,7 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 	if p.mimic != nil {
 		p.mimic(&cfg)
 	}
+	b.faulty = len(cfg.Faults) > 0
 	if b.Server, err = mimic.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +254,28 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 			t.Logf("the log:\n%s", h.log)
 		}
 	})
+	if !slices.ContainsFunc(h.engines, func(b *back) bool { return b.faulty }) {
+		h.proven()
+		for _, b := range h.engines {
+			if dialect == mimic.TRTLLM {
+				b.own, b.first = b.truth(t), b.now()
+			}
+		}
+	}
 	return h
+}
+
+// proven waits until it is known of each engine whether it keeps cache salts apart, so that no question of the adapters'
+// own meets a fault of the test.
+func (h *house) proven() {
+	h.t.Helper()
+	h.eventually(func() error {
+		said := h.log.String()
+		if n := strings.Count(said, "the engine keeps cache salts apart") + strings.Count(said, "requests with a cache salt are refused"); n < len(h.engines) {
+			return fmt.Errorf("%d of %d engines are proven", n, len(h.engines))
+		}
+		return nil
+	})
 }
 
 // answer is what came of a request.
@@ -389,9 +424,7 @@ func (h *house) index() []map[string]bool {
 // truth is what a server's engine has, by its own account.
 func (b *back) truth(t *testing.T) map[string]bool {
 	t.Helper()
-	b.mu.Lock()
-	e := b.last
-	b.mu.Unlock()
+	e := b.now()
 	enough := errors.New("enough")
 	out := map[string]bool{}
 	err := e.(engine.KVSource).WatchKV(t.Context(), func(events []kv.Event) error {
@@ -410,13 +443,22 @@ func (b *back) truth(t *testing.T) map[string]bool {
 	return out
 }
 
+// proofBlocks are those that the proof of salts leaves under salts in an engine: four under each of two.
+const proofBlocks = 8
+
 // settled waits until the router knows exactly what is cached.
 func (h *house) settled() {
 	h.t.Helper()
 	h.eventually(func() error {
 		index := h.index()
 		for i, b := range h.engines {
-			if have, want := index[i], b.truth(h.t); !same(have, want) {
+			have, want := index[i], b.truth(h.t)
+			maps.DeleteFunc(want, func(k string, _ bool) bool { return b.own[k] })
+			maps.DeleteFunc(have, func(k string, _ bool) bool { return b.own[k] })
+			if b.own != nil && b.first != b.now() && within(have, want) && len(want)-len(have) == proofBlocks {
+				continue // the engine was started anew, and proven anew
+			}
+			if !same(have, want) {
 				return fmt.Errorf("worker %d: %d blocks are known, %d are cached", i+1, len(have), len(want))
 			}
 		}

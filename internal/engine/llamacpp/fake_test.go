@@ -33,6 +33,7 @@ type fake struct {
 	mu struct {
 		sync.Mutex
 		asked []map[string]any
+		slots map[int][]kv.Token
 	}
 }
 
@@ -40,6 +41,7 @@ func after(t kv.Token) kv.Token { return (t*31 + 7) % 600 }
 
 func newFake(t *testing.T) *fake {
 	f := &fake{}
+	f.mu.slots = map[int][]kv.Token{}
 	mux := http.NewServeMux()
 	answer := func(path string, v string) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, v) })
@@ -62,6 +64,7 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 		Stream  bool       `json:"stream"`
 		Bias    [][2]any   `json:"logit_bias"`
 		Slot    int        `json:"id_slot"`
+		Reuse   bool       `json:"cache_prompt"`
 	}
 	body, _ := io.ReadAll(r.Body)
 	var asked map[string]any
@@ -82,9 +85,10 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 		all = append(all, t)
 	}
 	type object = map[string]any
+	cached := f.reuse(q.Slot, slices.Concat(q.Prompt, all), q.Reuse)
 	final := object{
 		"tokens": []kv.Token{}, "content": "", "stop": true, "stop_type": "limit", "id_slot": q.Slot,
-		"tokens_predicted": len(all), "timings": object{"cache_n": 0},
+		"tokens_predicted": len(all), "timings": object{"cache_n": min(cached, len(q.Prompt)-1)},
 	}
 	if !q.Stream {
 		final["tokens"] = all
@@ -97,7 +101,7 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 		text, _ := json.Marshal(v)
 		fmt.Fprintf(w, ": ping\n\ndata: %s\n\n", text)
 	}
-	say(object{"tokens": []kv.Token{0}, "content": "", "stop": false, "tokens_predicted": 0, "prompt_progress": object{"total": len(q.Prompt), "cache": 0, "processed": 1}})
+	say(object{"tokens": []kv.Token{0}, "content": "", "stop": false, "tokens_predicted": 0, "prompt_progress": object{"total": len(q.Prompt), "cache": min(cached, len(q.Prompt)-1), "processed": 1}})
 	for i, t := range all {
 		if t >= halves {
 			continue
@@ -109,6 +113,18 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 		say(object{"tokens": []kv.Token{t}, "content": content, "stop": false, "tokens_predicted": i + 1})
 	}
 	say(final)
+}
+
+// reuse has a slot compute a sequence, and returns how much of it the slot had.
+func (f *fake) reuse(slot int, sequence []kv.Token, may bool) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.mu.slots[slot]
+	for may && n < min(len(old), len(sequence)) && old[n] == sequence[n] {
+		n++
+	}
+	f.mu.slots[slot] = sequence
+	return n
 }
 
 // openFake opens an adapter of f and runs it.
@@ -229,9 +245,10 @@ func TestWhatIsAsked(t *testing.T) {
 		t.Errorf("seed %v, id_slot %v", asked["seed"], asked["id_slot"])
 	}
 	// A sequence of another salt is not reused.
-	req.Salt = kv.Salt{Namespace: "other"}
-	enginetest.MustGenerate(t, ctx, e, req)
-	enginetest.MustGenerate(t, ctx, e, req)
+	for _, salt := range []string{"other", "third"} { // in both slots
+		req.Salt = kv.Salt{Namespace: salt}
+		enginetest.MustGenerate(t, ctx, e, req)
+	}
 	f.take()
 	req.Salt = kv.Salt{}
 	enginetest.MustGenerate(t, ctx, e, req)
@@ -302,7 +319,7 @@ func TestOpenAIOnly(t *testing.T) {
 		t.Errorf("%q, %v", answer.String(), err)
 	}
 	err = e.Pass(ctx, &engine.PassRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"cache_salt":"mine","messages":[]}`)}, func(*engine.PassPiece) error { return nil })
-	if f := (*fault.Error)(nil); !errors.As(err, &f) || f.Code != fault.Unimplemented || f.Param != "cache_salt" {
+	if f := (*fault.Error)(nil); !errors.As(err, &f) || f.Code != fault.Ineligible || f.Param != "cache_salt" {
 		t.Errorf("a salt that the engine does not heed: %v", err)
 	}
 	if _, err := e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Text: "x"}); fault.Of(err) != fault.Unimplemented {

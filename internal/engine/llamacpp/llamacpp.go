@@ -152,7 +152,8 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,
 		Scrape: p.scraper(ctx), Alive: p.alive, Cache: source, Passes: passes,
-		Model: func(string) string { return p.model }, Salts: remote.SaltsIgnored,
+		Model: func(string) string { return p.model }, PassSalts: remote.SaltsIgnored, ProveSalts: p.cfg.ProveSalts,
+		SaltsRemedy: "ask without cache_salt, or name the model's files with --model-path: llama.cpp has no salts, and only in tokens can it be told what not to reuse",
 	}
 	if d != nil { // a nil pointer in an interface is something
 		rc.Dialect, rc.Cached = d, remote.ReportsEach

@@ -18,6 +18,7 @@ type attempt struct {
 	sink    func(*engine.Delta) error
 	flight  *flight
 	begun   bool // the engine took it
+	probe   bool // it is a question of ours: nothing is learned from what is reported
 	stops   []kv.Token
 	choices []choice
 	open    int          // choices that go on
@@ -345,7 +346,7 @@ func (p *Part) Cached(n int) error {
 // reported compares the account with what was expected.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
-	if p == p.a.calls[0] && p.guess != noGuess {
+	if p == p.a.calls[0] && p.guess != noGuess && !p.a.probe {
 		p.a.b.ledger.note(p.guess, n)
 	}
 }

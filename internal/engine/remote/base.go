@@ -51,6 +51,9 @@ type Config struct {
 	Scrape func(ctx context.Context, g *Gauges) error
 	// Alive asks whether the engine answers, and is the one that it was.
 	Alive func(ctx context.Context) error
+	// Same asks only whether the engine is the one that it was, in what costs it nothing: this is asked from time to time of
+	// an engine that answers. nil is Alive.
+	Same func(ctx context.Context) error
 	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
 	List func(ctx context.Context) ([]string, error)
 	// Cache follows what the engine's cache does; nil reports it as always empty.
@@ -62,8 +65,15 @@ type Config struct {
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
-	// Salts says whether the engine heeds the cache_salt of what is passed on.
-	Salts Salts
+	// Salts and PassSalts say what is known of cache salts where tokens go in and out, and of the cache_salt of what is
+	// passed on. SaltsRemedy is what to do about an engine that does not keep salts apart; "" is to take a newer one.
+	Salts, PassSalts Salts
+	SaltsRemedy      string
+	// SaltsReport is how to have the engine report cached tokens, by which salts are proven; "" is NoReport.
+	SaltsReport string
+	// ProveSalts has the proof that the engine keeps salts apart begin with Run, and not with the first request that
+	// has one.
+	ProveSalts bool
 }
 
 // Choices says how the choices of a request are asked for.
@@ -92,15 +102,6 @@ func (c Choices) of(req *engine.Request) Choices {
 	}
 	return OneByOne
 }
-
-// Salts says whether an engine keeps the caches of clients apart by themselves.
-type Salts uint8
-
-// Whether it does.
-const (
-	SaltsHeeded  Salts = iota
-	SaltsIgnored       // who asks for it is refused
-)
 
 // Report says what an engine tells of cached tokens.
 type Report uint8
@@ -134,6 +135,7 @@ type Base struct {
 	load   *load
 	cache  *cache
 	ledger *ledger
+	salts  *saltGuard
 	// adapters are those of the card, as they are now.
 	adapters *adapters
 	ids      atomic.Uint64
@@ -181,6 +183,7 @@ func New(cfg Config) (*Base, error) {
 	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
 	b.cache.heard = cfg.Client.heard
 	b.ledger = newLedger(cfg.Card.BlockSize)
+	b.salts = newSaltGuard(&cfg)
 	b.adapters = newAdapters(cfg.Card.Adapters)
 	b.mu.cached = cfg.Cached
 	return b, nil
@@ -198,7 +201,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events and load, and whether it answers, until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters)
+	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts)
 	b.cache.stop()
 	b.cfg.Client.Close()
 	return nil
@@ -261,6 +264,9 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 	inside, done, err := b.Enter(ctx)
 	if err != nil {
 		return err
+	}
+	if err := b.admitSalt(inside, b.wayOf(req), req.Salt.Namespace); err != nil {
+		return done(err)
 	}
 	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
 		if inside.Err() != nil { // what has come already is for nobody
@@ -605,6 +611,7 @@ func (b *Base) Warnings() []engine.Warning {
 	}
 	out = append(out, b.noReport()...)
 	out = append(out, b.noFeatures()...)
+	out = append(out, b.noSalts()...)
 	out = append(out, b.load.warnings()...)
 	out = append(out, b.cache.warnings()...)
 	return append(out, b.ledger.warnings(b.cache.silent())...)

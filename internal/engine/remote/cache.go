@@ -189,6 +189,33 @@ type forgetter interface {
 	restarted(out []kv.Event) []kv.Event
 }
 
+// probed notes that a prompt of no client is sent under several salts.
+func (c *cache) probed(prompt []kv.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch src := c.src.(type) {
+	case *feed:
+		src.table.Probed(prompt)
+	case *Pulled:
+		src.table.Probed(prompt)
+	}
+}
+
+// slots reports whether the source knows in which slots calls run.
+func (c *cache) slots() bool {
+	s, ok := c.src.(*shadowed)
+	if !ok {
+		return false
+	}
+	_, ok = s.model.(slotted)
+	return ok
+}
+
+// slotted is a model of an engine with slots.
+type slotted interface {
+	Placed(t shadow.Ticket, at int, out []kv.Event) []kv.Event
+}
+
 // restarted notes that the engine may have been started anew.
 func (c *cache) restarted() {
 	if src, ok := c.src.(forgetter); ok {
@@ -265,9 +292,7 @@ func (s *shadowed) begin(p *Part, out []kv.Event) (int, []kv.Event) {
 func (s *shadowed) restarted(out []kv.Event) []kv.Event { return s.model.Clear(out) }
 
 func (s *shadowed) placed(p *Part, slot int, out []kv.Event) []kv.Event {
-	if m, ok := s.model.(interface {
-		Placed(t shadow.Ticket, at int, out []kv.Event) []kv.Event
-	}); ok {
+	if m, ok := s.model.(slotted); ok {
 		return m.Placed(p.ticket, slot, out)
 	}
 	return out

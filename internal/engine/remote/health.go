@@ -220,7 +220,11 @@ func (b *Base) watchHealth(ctx context.Context) {
 			return
 		}
 		if b.health.down() == nil {
-			switch err := b.alive(ctx); {
+			ask := b.alive
+			if asked {
+				ask = b.same
+			}
+			switch err := ask(ctx); {
 			case ctx.Err() != nil:
 			case err == nil:
 				b.health.up()
@@ -237,6 +241,7 @@ func (b *Base) watchHealth(ctx context.Context) {
 			switch err := b.alive(ctx); {
 			case err == nil:
 				b.cache.restarted()
+				b.salts.doubt()
 				b.health.up()
 			case ctx.Err() == nil:
 				b.health.fell(err)
@@ -255,12 +260,23 @@ func (b *Base) answersFor(ctx context.Context, err error) error {
 	return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: errors.Join(errBrokeOff, asked)}
 }
 
-func (b *Base) alive(ctx context.Context) error {
-	if b.cfg.Alive == nil {
+func (b *Base) alive(ctx context.Context) error { return b.whether(ctx, b.cfg.Alive) }
+
+// same asks an engine that answers whether it is the one that it was.
+func (b *Base) same(ctx context.Context) error {
+	if b.cfg.Same == nil {
+		return b.alive(ctx)
+	}
+	return b.whether(ctx, b.cfg.Same)
+}
+
+// whether asks a question that an engine which works answers at once.
+func (b *Base) whether(ctx context.Context, ask func(context.Context) error) error {
+	if ask == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	defer b.health.ask(whetherAlive)()
-	return b.cfg.Alive(ctx)
+	return ask(ctx)
 }

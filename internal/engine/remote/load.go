@@ -30,6 +30,7 @@ type load struct {
 	mu struct {
 		sync.Mutex
 		own, peak, peakBefore int // choices in progress, and the most since the last readings
+		probes                int // of own: questions of this adapter, of which nobody is told
 		gone, goneBefore      int // choices broken off since the last readings
 		prefill               int // prompt tokens of requests without a token yet
 		tokens                int // of prompt and output in progress
@@ -58,6 +59,9 @@ type flight struct {
 // begin counts a request.
 func (l *load) begin(a *attempt) *flight {
 	f := &flight{choices: max(a.open, 1), prompt: len(a.req.Prompt), tokens: len(a.req.Prompt)}
+	if a.probe {
+		f.prompt, f.tokens = 0, 0
+	}
 	l.mu.Lock()
 	l.mu.own += f.choices
 	l.mu.peak = max(l.mu.peak, l.mu.own)
@@ -69,6 +73,23 @@ func (l *load) begin(a *attempt) *flight {
 	default:
 	}
 	return f
+}
+
+// probe counts a question of the adapter that the engine counts too, until the function that it returns is called. counted
+// says that it is begun as a request besides.
+func (l *load) probe(counted bool) (end func()) {
+	change := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.mu.probes += n
+		if counted {
+			return
+		}
+		l.mu.own += n
+		l.mu.peak = max(l.mu.peak, l.mu.own)
+	}
+	change(1)
+	return func() { change(-1) }
 }
 
 // grew counts tokens of output.
@@ -155,7 +176,7 @@ func (l *load) turn() {
 func (l *load) now() engine.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.mu.own + l.mu.others
+	all := max(l.mu.own-l.mu.probes, 0) + l.mu.others
 	out := engine.Load{TotalBlocks: l.blocks, PrefillTokens: l.mu.prefill, Preemptions: l.mu.preemptions}
 	if all == 0 {
 		return out
@@ -170,7 +191,7 @@ func (l *load) now() engine.Load {
 func (l *load) active() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.own+l.mu.others > 0
+	return l.mu.own-l.mu.probes+l.mu.others > 0
 }
 
 // adapters returns those of known that are in the engine's memory.

@@ -95,3 +95,30 @@ func TestLedger(t *testing.T) {
 		t.Errorf("never promised: %q, and without events %q", loud, silent)
 	}
 }
+
+// TestProbesAreNoLoad: a question of the adapter is in no report, nor taken for somebody else's request because the engine
+// counts it.
+func TestProbesAreNoLoad(t *testing.T) {
+	for _, counted := range []bool{false, true} {
+		l := newLoad(4, 100)
+		end := l.probe(counted)
+		var f *flight
+		if counted {
+			f = l.begin(&attempt{open: 1, probe: true, req: testRequest(10)})
+		}
+		l.take(&Gauges{Running: 1, Usage: 0.1})
+		if got := l.now(); got != (engine.Load{TotalBlocks: 100}) {
+			t.Errorf("during a probe: %+v", got)
+		}
+		if f != nil {
+			l.end(f)
+		}
+		end()
+		for range 3 { // a reading is older than what is known here
+			l.take(&Gauges{Running: 1})
+		}
+		if got := l.now(); got.Running != 1 {
+			t.Errorf("a request of somebody else, after it: %+v", got)
+		}
+	}
+}

@@ -26,7 +26,10 @@ type Opening struct {
 	Family *family.Family
 	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
 	MediaKeys string
-	Log       *slog.Logger // nil is none
+	// ProveSalts has it proven as soon as the engine runs that it keeps cache salts apart; else that is proven when the
+	// first request under one comes.
+	ProveSalts bool
+	Log        *slog.Logger // nil is none
 }
 
 // UnknownVocabulary is the vocabulary of a model whose tokenizer is not here.

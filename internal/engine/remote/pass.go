@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -12,8 +13,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// pathChat is the path of conversations.
-const pathChat = "/v1/chat/completions"
+// The paths of conversations and of plain prompts.
+const (
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+)
 
 // maxPassed bounds an answer that is passed on whole.
 const maxPassed = 64 << 20
@@ -21,7 +25,7 @@ const maxPassed = 64 << 20
 // askUsage is what a stream of the path is asked with for its usage; "" if it tells by itself.
 func askUsage(path string) string {
 	switch path {
-	case pathChat, "/v1/completions":
+	case pathChat, pathCompletions:
 		return `{"include_usage":true}`
 	}
 	return ""
@@ -60,10 +64,8 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
-	if b.cfg.Salts == SaltsIgnored && (sent.salt != "" || req.Salt.Namespace != "") {
-		f := fault.New(fault.Unimplemented, "the engine of %.100q keeps no caches apart in requests that are passed on: ask without cache_salt, or name the model's files with --model-path", b.cfg.Card.Name)
-		f.Param = "cache_salt"
-		return f
+	if err := b.admitSalt(ctx, req.Path, cmp.Or(sent.salt, req.Salt.Namespace)); err != nil {
+		return err
 	}
 	body.B = sent.body
 	p := &passing{b: b, req: req, sink: sink, hide: sent.usage}
@@ -156,7 +158,7 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 	for ended := false; !ended; {
 		data, err := events.Next()
 		switch {
-		case err == io.EOF && p.req.Path != pathChat && p.req.Path != "/v1/completions":
+		case err == io.EOF && p.req.Path != pathChat && p.req.Path != pathCompletions:
 			return nil // these end by an event of their own, which only the client knows
 		case err == io.EOF:
 			return answer.Broken(ctx, io.ErrUnexpectedEOF)

@@ -88,7 +88,7 @@ func clientOf(t testing.TB, at string) *Client {
 }
 
 // base is a running engine that speaks plain with a server.
-func base(t testing.TB, at string, change func(*Config)) *Base {
+func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Base {
 	t.Helper()
 	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: Together}
 	if change != nil {
@@ -97,6 +97,9 @@ func base(t testing.TB, at string, change func(*Config)) *Base {
 	b, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range set {
+		f(b)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -30,8 +30,10 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strictjson.AppendString(b, name)
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
-		b = append(append(append(b, ',', '"'), d.salt...), '"', ':')
-		b = strictjson.AppendString(b, salt)
+		for _, field := range d.salts {
+			b = append(append(append(b, ',', '"'), field...), '"', ':')
+			b = strictjson.AppendString(b, salt)
+		}
 	}
 	if d.rank >= 0 {
 		b = append(b, `,"routed_dp_rank":`...)

@@ -47,8 +47,8 @@ var (
 // dialect speaks /generate.
 type dialect struct {
 	rank int // that requests are pinned to, -1 for none
-	// salt is the field that keeps caches apart.
-	salt string
+	// salts are the fields that keep caches apart.
+	salts []string
 	// places are the placeholders of media, by kind; 0 for what is not given with tokens.
 	places [media.Audio + 1]kv.Token
 }
@@ -111,13 +111,28 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	cfg := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Cached: remote.ReportsEach, Passed: passed,
 		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
-		Scrape:   scrape, Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Scrape:   scrape, Alive: p.alive, Same: p.same, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
+		Headers: p.pinned(),
 	}
 	if d != nil { // a nil pointer in an interface is something
 		cfg.Dialect = d
 	}
+	p.salts(&cfg)
 	e.Base, err = remote.New(cfg)
 	return e, err
+}
+
+// salts enters what is known of cache salts.
+func (p *probe) salts(cfg *remote.Config) {
+	cfg.ProveSalts = p.cfg.ProveSalts
+	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; /v1/messages takes none in any version"
+	if cfg.Dialect == nil {
+		cfg.SaltsReport = "start SGLang with --enable-cache-report"
+	}
+	if _, cfg.Salts = saltFields(p.server.Version); p.server.DisableRadixCache {
+		cfg.Salts = remote.SaltsMoot
+	}
+	cfg.PassSalts = cfg.Salts
 }
 
 // passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
@@ -141,12 +156,26 @@ func (e *Engine) upstream(lora string) string {
 	return e.model
 }
 
-// alive asks whether the server answers, and serves the same model: it does not look at the name of the
-// model in what it is asked.
+// pinned are the headers that pin a request which is passed on to a data-parallel rank; older versions have no such
+// header and pass it over.
+func (p *probe) pinned() []string {
+	if spec := &p.cfg.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
+		return []string{"X-Data-Parallel-Rank", strconv.Itoa(spec.Rank)}
+	}
+	return nil
+}
+
+// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
+	return p.same(ctx)
+}
+
+// same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the
+// model in what it is asked.
+func (p *probe) same(ctx context.Context) error {
 	now := probe{cfg: p.cfg, client: p.client}
 	switch err := now.findModel(ctx); {
 	case err != nil:
@@ -205,12 +234,8 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil
 	}
-	// Versions that say where they publish events name a salt in them if it came by this field; older
-	// ones know the other, and their events tell of no salt.
-	d := &dialect{rank: -1, salt: "extra_key"}
-	if p.server.KVEvents != nil {
-		d.salt = "cache_salt"
-	}
+	d := &dialect{rank: -1}
+	d.salts, _ = saltFields(p.server.Version)
 	if spec.Ranks > 1 {
 		d.rank = spec.Rank
 	}
@@ -236,7 +261,7 @@ func (p *probe) passes(ctx context.Context) ([]string, error) {
 
 // source returns what follows the engine's cache: its events, else a model of it.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
-	if p.server.DisableRadixCache {
+	if card.NoReuse = p.server.DisableRadixCache; card.NoReuse {
 		p.warn(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
 		return nil, nil
 	}

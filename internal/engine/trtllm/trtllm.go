@@ -101,8 +101,9 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	}
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, Scrape: scrape, Alive: p.alive,
-		Model:    func(string) string { return p.model },
-		NoReport: "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
+		Model:      func(string) string { return p.model },
+		ProveSalts: p.cfg.ProveSalts,
+		NoReport:   "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
 	}
 	d, err := p.tokens(ctx, &card)
 	if err != nil {

@@ -168,6 +168,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Dialect: p.dialect, Features: p.features, Choices: p.choices, Cached: p.cached,
 		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
 		Passes: passes, Model: e.upstream, Headers: p.pinned,
+		Salts: p.salts(), PassSalts: p.salts(), ProveSalts: p.cfg.ProveSalts, SaltsReport: "start it with --enable-prompt-tokens-details",
 	})
 	return e, err
 }
@@ -306,11 +307,23 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
+// reusesNothing reports whether the server says that its prefix caching is off.
+func (p *probe) reusesNothing() bool { return strings.EqualFold(p.cache.caching, "false") }
+
+// salts is what is known of the server's salts: where it reuses nothing, there is nothing to prove.
+func (p *probe) salts() remote.Salts {
+	if p.reusesNothing() {
+		return remote.SaltsMoot
+	}
+	return remote.SaltsUnknown
+}
+
 // source is where knowledge of the server's cache comes from.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	spec := &p.cfg.Spec
 	switch {
-	case strings.EqualFold(p.cache.caching, "false"):
+	case p.reusesNothing():
+		card.NoReuse = true
 		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():

@@ -59,6 +59,9 @@ func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) er
 // unfinished is what a client is told when the last worker that could be tried has
 // failed too.
 func unfinished(lost *attempt.Lost) error {
+	if fault.Of(lost) == fault.Ineligible { // it says what of the request the workers cannot serve, and what to do
+		return api.Fault(lost.Err)
+	}
 	message := fmt.Sprintf("no worker could finish the request (%d tried): send it again", lost.Tried)
 	if lost.Pinned {
 		message = fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", lost.Worker)

@@ -71,6 +71,9 @@ func (e *relayed) attempts(ctx context.Context, id string, t attempt.Task, numbe
 // has failed too. A worker that leaves is no reason to think that this relay does.
 func unfinished(lost *attempt.Lost) error {
 	code := fault.Of(lost)
+	if code == fault.Ineligible { // it says what of the request the workers cannot serve, and what to do
+		return lost.Err
+	}
 	if code == fault.Draining {
 		code = fault.Unavailable
 	}

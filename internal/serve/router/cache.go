@@ -48,6 +48,7 @@ type life struct {
 	epoch     uint64
 	blockSize int     // of its card
 	publishes bool    // cache events
+	noReuse   bool    // its engine computes every prompt anew
 	since     kv.Mono // when it was first known
 }
 

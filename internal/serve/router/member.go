@@ -177,7 +177,7 @@ func (m *member) says(now kv.Mono, state string) bool {
 func livesOf(members []*member) map[kv.Worker]life {
 	lives := make(map[kv.Worker]life, len(members))
 	for _, m := range members {
-		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents}
+		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoReuse}
 	}
 	return lives
 }

@@ -142,7 +142,7 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 		}
 		p.mu.sent[key] = s
 	}
-	if p.approx != nil {
+	if p.approx != nil && !life.noReuse {
 		p.approx.Insert(now, d.Worker, sc.chain)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 	"penstock/internal/serve/router"
+	"penstock/internal/serve/servetest"
 )
 
 // burst routes n requests with one prompt, of which no event tells, and returns on how many
@@ -98,6 +99,29 @@ func TestPredictionsEnd(t *testing.T) {
 			t.Errorf("of what was served %d blocks are known, want %d", got, want)
 		}
 	})
+}
+
+// TestNoReuse: of an engine that computes every prompt anew nothing is predicted, with events or without.
+func TestNoReuse(t *testing.T) {
+	for _, events := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			defer c.startRouter(router.Config{NoKVEvents: !events})()
+			card := servetest.Card("m")
+			card.NoReuse = true
+			c.startWorkerOf(1, 1, card)
+			defer c.stopWorkers()
+			sent := prompt(0, 41, 1)
+			burst(t, c, "sent", 1, sent)
+			ex, err := c.router.Explain(t.Context(), &route.Request{Model: "m", Tokens: sent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ex.Decision.OverlapBlocks; got != 0 {
+				t.Errorf("events %v: %d blocks are believed in", events, got)
+			}
+		})
+	}
 }
 
 // TestNoKVEvents: a router without events subscribes to none, remembers what it sent where,

@@ -98,7 +98,12 @@ func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func
 // startWorker runs a worker until its entry in stops is called.
 func (c *cluster) startWorker(id kv.WorkerID, epoch uint64) {
 	c.t.Helper()
-	e := servetest.New(servetest.Config{Card: servetest.Card("m"), Step: 10 * time.Millisecond})
+	c.startWorkerOf(id, epoch, servetest.Card("m"))
+}
+
+func (c *cluster) startWorkerOf(id kv.WorkerID, epoch uint64, card engine.Card) {
+	c.t.Helper()
+	e := servetest.New(servetest.Config{Card: card, Step: 10 * time.Millisecond})
 	w, err := worker.New(worker.Config{ID: id, Epoch: epoch}, e, worker.Planes{RPC: c.rpc, Bus: c.bus, Registry: c.registry}, c.wmetrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)

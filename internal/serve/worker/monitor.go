@@ -45,8 +45,8 @@ func newMonitor(s *server) *monitor {
 	return &monitor{
 		s: s, cause: errMute, m: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
 		request: engine.Request{
-			ID: "canary", Attempt: 1, Model: s.w.card.Name, Salt: kv.Salt{Namespace: "penstock-canary"},
-			Prompt: []kv.Token{0}, Choices: 1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Logprobs: -1,
+			ID: "canary", Attempt: 1, Model: s.w.card.Name, Prompt: []kv.Token{0},
+			Choices: 1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Logprobs: -1,
 		},
 	}
 }

@@ -1,0 +1,534 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/splitmix"
+	"penstock/internal/engine"
+	"penstock/internal/strictjson"
+)
+
+// Salts says what an adapter knows, without a proof, of how its engine treats cache salts.
+type Salts uint8
+
+// What it knows.
+const (
+	// SaltsUnknown admits requests under a salt once a proof has shown that the engine keeps salts apart.
+	SaltsUnknown Salts = iota
+	// SaltsIgnored refuses requests under a salt: this version of the engine reuses across salts.
+	SaltsIgnored
+	// SaltsMoot admits all requests: the engine reuses nothing.
+	SaltsMoot
+)
+
+// saltState is what is known of the salts of requests that reach the engine by one way.
+type saltState uint8
+
+const (
+	saltsUntested saltState = iota
+	saltsApart              // a proof found them kept apart, or the engine reuses nothing
+	saltsShared             // the engine reuses across salts
+	saltsRefused            // the engine refuses requests that have a salt
+	saltsUnproven           // the engine reported no reuse of a repeated prompt, so that the proof shows nothing
+)
+
+// The ways to an engine that are no path of passed requests.
+const (
+	wayTokens   = ""
+	wayFeatures = "features" // tokens with processed media, where these have a dialect of their own
+)
+
+// The bounds of proofs.
+const (
+	saltPatience = 5 * time.Second  // how long a request under a salt waits for a proof
+	saltTimeout  = 15 * time.Second // of one question of a proof
+	saltLeast    = time.Second      // the pause before a further proof, which doubles
+	saltMost     = time.Minute
+	saltProofs   = 4 // proofs in a life of the engine of which none shows anything
+	// provenBlocks is how many blocks the prompt of a proof has at least, provenWords the same in words where the
+	// engine makes the tokens: many more than chat templates put before each conversation.
+	provenBlocks = 4
+	provenWords  = 256
+)
+
+// saltGuard admits requests under cache salts to an engine. Each way to the engine is proven by itself, since an
+// engine may heed a salt in one of its APIs and ignore it in another.
+type saltGuard struct {
+	patience time.Duration // saltPatience
+	least    time.Duration // saltLeast
+	wake     chan struct{} // of capacity 1: a proof is wanted
+	mu       struct {
+		sync.Mutex
+		ways    map[string]*saltWay
+		changed chan struct{} // closed with the next change of a state
+	}
+}
+
+// saltWay is the account of one way.
+type saltWay struct {
+	state  saltState
+	fixed  bool // the adapter knows the state: nothing is proven
+	wanted bool
+	proofs int // that showed nothing
+}
+
+// wants reports whether a proof is due.
+func (w *saltWay) wants() bool {
+	return w.wanted && !w.fixed && (w.state == saltsUntested || w.state == saltsUnproven && w.proofs < saltProofs)
+}
+
+func newSaltGuard(cfg *Config) *saltGuard {
+	g := &saltGuard{patience: saltPatience, least: saltLeast, wake: make(chan struct{}, 1)}
+	g.mu.ways, g.mu.changed = map[string]*saltWay{}, make(chan struct{})
+	enter := func(way string, known Salts) {
+		w := &saltWay{fixed: known != SaltsUnknown}
+		switch known {
+		case SaltsIgnored:
+			w.state = saltsShared
+		case SaltsMoot:
+			w.state = saltsApart
+		}
+		g.mu.ways[way] = w
+	}
+	if cfg.Dialect != nil {
+		enter(wayTokens, cfg.Salts)
+	}
+	if cfg.Features != nil {
+		enter(wayFeatures, cfg.Salts)
+	}
+	for _, path := range cfg.Passes {
+		enter(path, cfg.PassSalts)
+	}
+	return g
+}
+
+// state returns what is known of a way; a way that does not exist is untested.
+func (g *saltGuard) state(way string) (saltState, <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.mu.ways[way]
+	if w == nil {
+		return saltsUntested, g.mu.changed
+	}
+	return w.state, g.mu.changed
+}
+
+// refused returns a way by which requests under salts are refused: main, or the first that was proven.
+func (g *saltGuard) refused(main string) (way string, state saltState, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, w := range g.mu.ways {
+		switch {
+		case w.state == saltsUntested || w.state == saltsApart || w.fixed && name != main:
+		case !found || name == main || name < way && way != main:
+			way, state, found = name, w.state, true
+		}
+	}
+	return way, state, found
+}
+
+// want asks for the proof of a way, if it is not known.
+func (g *saltGuard) want(way string) {
+	g.mu.Lock()
+	w := g.mu.ways[way]
+	due := w != nil && !w.fixed && !w.wanted
+	if due {
+		w.wanted = true
+	}
+	g.mu.Unlock()
+	if due {
+		g.poke()
+	}
+}
+
+func (g *saltGuard) poke() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settle enters the result of a proof, and reports whether it is another one than before.
+func (g *saltGuard) settle(way string, state saltState) (news bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.mu.ways[way]
+	if state == saltsUnproven {
+		w.proofs++
+	}
+	news = w.state != state
+	w.state = state
+	g.changeLocked()
+	return news
+}
+
+func (g *saltGuard) changeLocked() {
+	close(g.mu.changed)
+	g.mu.changed = make(chan struct{})
+}
+
+// doubt forgets all proofs: the engine may have been started anew, as another version perhaps.
+func (g *saltGuard) doubt() {
+	g.mu.Lock()
+	for _, w := range g.mu.ways { // each by itself
+		if !w.fixed {
+			w.state, w.proofs = saltsUntested, 0
+		}
+	}
+	g.changeLocked()
+	g.mu.Unlock()
+	g.poke()
+}
+
+// due returns the ways that want a proof, ascending.
+func (g *saltGuard) due() (ways []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for way, w := range g.mu.ways {
+		if w.wants() {
+			ways = append(ways, way)
+		}
+	}
+	slices.Sort(ways)
+	return ways
+}
+
+// admitSalt returns nil if requests under salt may go to the engine by way. It waits a while for a proof that has not
+// ended. The error is Ineligible, about cache_salt: another worker's engine may keep salts apart.
+func (b *Base) admitSalt(ctx context.Context, way, salt string) error {
+	if salt == "" {
+		return nil
+	}
+	state, changed := b.salts.state(way)
+	if state == saltsUntested {
+		b.salts.want(way)
+		late := time.NewTimer(b.salts.patience)
+		defer late.Stop()
+		for waiting := true; waiting && state == saltsUntested; {
+			select {
+			case <-changed:
+				state, changed = b.salts.state(way)
+			case <-late.C:
+				waiting = false
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	if state == saltsApart {
+		return nil
+	}
+	f := fault.New(fault.Ineligible, "the engine of %.100q cannot serve a request with cache_salt: %s", b.cfg.Card.Name, b.whyNoSalts(way, state))
+	f.Param = "cache_salt"
+	if state == saltsUntested {
+		f.RetryAfter = time.Second
+	}
+	return f
+}
+
+// whyNoSalts says why requests under salts are refused, and what to do.
+func (b *Base) whyNoSalts(way string, state saltState) string {
+	what, remedy := b.saltFinding(way, state)
+	return what + "; " + remedy
+}
+
+// saltFinding says what was found of the salts of a way, and what to do.
+func (b *Base) saltFinding(way string, state saltState) (what, remedy string) {
+	by := ""
+	if way != wayTokens && way != wayFeatures {
+		by = " of " + way
+	}
+	remedy = cmp.Or(b.cfg.SaltsRemedy, "take a newer version of the engine, or ask without cache_salt")
+	switch state {
+	case saltsShared:
+		what = "for one salt it reuses what it cached for another in requests" + by
+	case saltsRefused:
+		what = "it refuses the field in requests" + by
+	case saltsUnproven:
+		what = "it is not known whether it keeps salts apart in requests" + by + ", as it did not report cached tokens of a repeated prompt"
+		remedy = cmp.Or(b.cfg.SaltsReport, b.cfg.NoReport, remedy)
+	default:
+		what, remedy = "the proof that it keeps salts apart in requests"+by+" has not ended", "try again in a moment"
+	}
+	return what, remedy
+}
+
+// wayOf is the way of a request.
+func (b *Base) wayOf(req *engine.Request) string {
+	if len(req.Features) > 0 && b.cfg.Features != nil {
+		return wayFeatures
+	}
+	return wayTokens
+}
+
+// mainWay is the way that is proven first: where the prompt of a proof is tokens, if there is such a way.
+func (b *Base) mainWay() string {
+	switch {
+	case b.cfg.Dialect != nil || len(b.cfg.Passes) == 0:
+		return wayTokens
+	case slices.Contains(b.cfg.Passes, pathCompletions):
+		return pathCompletions
+	}
+	return b.cfg.Passes[0]
+}
+
+// noSalts warns of an engine that serves no requests under salts by its main way, or by one that somebody wanted.
+func (b *Base) noSalts() []engine.Warning {
+	way, state, found := b.salts.refused(b.mainWay())
+	if !found {
+		return nil
+	}
+	what, remedy := b.saltFinding(way, state)
+	return []engine.Warning{{Code: engine.WarnSalts, Detail: "requests with cache_salt are refused: " + what, Remedy: remedy}}
+}
+
+// watchSalts proves what is wanted until ctx ends.
+func (b *Base) watchSalts(ctx context.Context) {
+	if way := b.mainWay(); b.cfg.ProveSalts {
+		b.salts.want(way)
+		if state, _ := b.salts.state(way); state == saltsShared {
+			b.tellRefused(way, state)
+		}
+	}
+	pause := b.salts.least
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+		case <-b.salts.wake:
+			pause = b.salts.least
+		case <-ctx.Done():
+			return
+		}
+		again.Stop()
+		for _, way := range b.salts.due() {
+			b.proveSalts(ctx, way)
+		}
+		if len(b.salts.due()) > 0 {
+			again.Reset(pause)
+			pause = min(2*pause, saltMost)
+		}
+	}
+}
+
+// proveSalts proves one way, and enters what comes of it; a way whose engine did not answer stays as it is.
+func (b *Base) proveSalts(ctx context.Context, way string) {
+	if b.health.down() != nil {
+		return
+	}
+	log := b.log.With("engine", b.health.host, "way", cmp.Or(way, "tokens"))
+	state, err := b.testSalts(ctx, way)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		log.Info("the proof that the engine keeps cache salts apart did not end, and is repeated", "error", err)
+	case !b.salts.settle(way, state):
+	case state == saltsApart:
+		log.Info("the engine keeps cache salts apart")
+	default:
+		b.tellRefused(way, state)
+	}
+}
+
+// tellRefused logs that requests under salts are refused by a way.
+func (b *Base) tellRefused(way string, state saltState) {
+	what, remedy := b.saltFinding(way, state)
+	b.log.Warn("requests with a cache salt are refused", "engine", b.health.host, "way", cmp.Or(way, "tokens"), "reason", what, "remedy", remedy)
+}
+
+// saltAnswers are the cached tokens that the answers of a proof reported; engine.CachedUnknown is none.
+type saltAnswers struct {
+	first, again int // of one prompt under one salt
+	other, none  int // the same prompt under another salt, and without one
+	last         int // the same prompt under the first salt once more
+}
+
+// state returns what the answers show. Half of the prompt is far more than chance or a chat template makes equal.
+func (a *saltAnswers) state() saltState {
+	half := (a.again + 1) / 2
+	switch {
+	case a.again <= 0 || a.first >= half:
+		return saltsUnproven
+	case a.other >= half || a.none >= half:
+		return saltsShared
+	case a.last < half: // what was cached is gone, so that the others could not find it
+		return saltsUnproven
+	}
+	return saltsApart
+}
+
+// testSalts asks the engine for a token after a random prompt, under salts that nobody else has.
+func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
+	ask, err := b.saltQuestion(way)
+	if err != nil {
+		return saltsUntested, err
+	}
+	one, other := "penstock-"+rand.Text(), "penstock-"+rand.Text()
+	var a saltAnswers
+	questions := []struct {
+		salt   string
+		cached *int
+	}{{one, &a.first}, {one, &a.again}, {other, &a.other}, {"", &a.none}, {one, &a.last}}
+	if way == wayTokens && b.cache.slots() {
+		questions = questions[:4] // the prompt without a salt may have been computed where the first one was
+	}
+	for _, q := range questions {
+		*q.cached, err = b.question(ctx, way, q.salt, ask)
+		switch code := fault.Of(err); {
+		case err == nil:
+		case ctx.Err() == nil && (code == fault.Invalid || code == fault.Unimplemented || code == fault.TooLarge):
+			return saltsRefused, nil
+		default:
+			return saltsUntested, err
+		}
+		if q.cached == &a.again && a.again <= 0 {
+			return saltsUnproven, nil
+		}
+	}
+	if len(questions) == 4 {
+		a.last = a.again
+	}
+	return a.state(), nil
+}
+
+// question asks one question of a proof, of which no load is told.
+func (b *Base) question(ctx context.Context, way, salt string, ask func(context.Context, string) (int, error)) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, saltTimeout)
+	defer cancel()
+	defer b.load.probe(way == wayTokens && b.cache.slots())()
+	return ask(ctx, salt)
+}
+
+// saltQuestion returns what asks for one token by a way, after the same prompt each time and under a salt, and returns
+// how many tokens of the prompt the engine had cached.
+func (b *Base) saltQuestion(way string) (func(ctx context.Context, salt string) (cached int, err error), error) {
+	d := b.cfg.Dialect
+	switch way {
+	case wayTokens:
+	case wayFeatures:
+		d = b.cfg.Features
+	case pathCompletions:
+		prompt := b.randomPrompt()
+		b.cache.probed(prompt)
+		list := AppendTokens(nil, prompt)
+		return func(ctx context.Context, salt string) (int, error) { return b.passSalted(ctx, way, list, salt) }, nil
+	default:
+		b.cache.salted()
+		text := quote(b.randomText())
+		return func(ctx context.Context, salt string) (int, error) { return b.passSalted(ctx, way, text, salt) }, nil
+	}
+	by, prompt := b, b.randomPrompt()
+	b.cache.probed(prompt)
+	if !b.cache.slots() {
+		// The account of an engine with slots has part in keeping salts apart, and is proven with it. Others, and what
+		// is known of their caches, have nothing of the proof.
+		var err error
+		by, err = New(Config{Card: b.cfg.Card, Client: b.cfg.Client, Dialect: d, Choices: OneByOne, Legs: b.cfg.Legs, Cached: b.cfg.Cached})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return func(ctx context.Context, salt string) (int, error) { return by.askSalted(ctx, prompt, salt) }, nil
+}
+
+// randomPrompt returns tokens that no other prompt begins with.
+func (b *Base) randomPrompt() []kv.Token {
+	card := &b.cfg.Card
+	prompt := make([]kv.Token, min(provenBlocks*card.BlockSize+1, max(card.ContextLength-2, 1)))
+	least, most := 1, min(card.VocabSize, commonTokens)
+	if most == commonTokens {
+		least = commonTokens / 10 // below are special tokens of some models
+	}
+	draw := randomSource()
+	for i := range prompt {
+		prompt[i] = kv.Token(least + draw.Below(max(most-least, 1)))
+	}
+	return prompt
+}
+
+// commonTokens is a bound of the tokens that prompts are made of which mean nothing.
+const commonTokens = 1000
+
+// randomText returns words that no other text begins with.
+func (b *Base) randomText() string {
+	card := &b.cfg.Card
+	words := min(max(provenBlocks*card.BlockSize, provenWords), max(card.ContextLength/4, 1))
+	draw := randomSource()
+	text := make([]byte, 0, 2*words)
+	for range words {
+		text = append(text, byte('a'+draw.Below(26)), ' ')
+	}
+	return string(text[:len(text)-1])
+}
+
+func randomSource() splitmix.Source {
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	return splitmix.Source(binary.LittleEndian.Uint64(seed[:]))
+}
+
+// askSalted asks for one token after a prompt.
+func (b *Base) askSalted(ctx context.Context, prompt []kv.Token, salt string) (cached int, err error) {
+	req := &engine.Request{
+		ID: "penstock-salts", Attempt: 1, Choices: 1, Logprobs: -1, Model: b.cfg.Card.Name, Prompt: prompt,
+		Salt: kv.Salt{Namespace: salt}, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true},
+	}
+	cached = engine.CachedUnknown
+	a := newAttempt(b, req, func(d *engine.Delta) error {
+		if !d.Accepted {
+			cached = max(cached, d.Cached)
+		}
+		return nil
+	})
+	a.probe = true
+	return cached, b.generate(ctx, a)
+}
+
+// passSalted asks for one token in a request as clients write them.
+func (b *Base) passSalted(ctx context.Context, path string, prompt []byte, salt string) (cached int, err error) {
+	body, err := saltBody(path, b.upstream(""), prompt, salt)
+	if err != nil {
+		return engine.CachedUnknown, err
+	}
+	answer, err := b.cfg.Client.Read(ctx, &Call{Path: path, Body: body, Headers: b.cfg.Headers, Wait: saltTimeout}, MaxEvent)
+	if err != nil {
+		return engine.CachedUnknown, err
+	}
+	said, err := look(answer)
+	if err != nil {
+		return engine.CachedUnknown, err
+	}
+	return said.cached, nil
+}
+
+// saltBody is the body of a request that asks for one token after a prompt, which is JSON: tokens for completions, else
+// a text.
+func saltBody(path, model string, prompt []byte, salt string) ([]byte, error) {
+	body := fmt.Appendf(nil, `{"model":%s,"stream":false`, quote(model))
+	switch path {
+	case pathCompletions:
+		body = fmt.Appendf(body, `,"max_tokens":1,"prompt":%s`, prompt)
+	case pathChat, "/v1/messages":
+		body = fmt.Appendf(body, `,"max_tokens":1,"messages":[{"role":"user","content":%s}]`, prompt)
+	case "/v1/responses":
+		body = fmt.Appendf(body, `,"max_output_tokens":16,"store":false,"input":[{"role":"user","content":%s}]`, prompt)
+	default:
+		return nil, fault.New(fault.Unimplemented, "no proof is known for requests of %.100q", path)
+	}
+	if salt != "" {
+		body = fmt.Appendf(body, `,"cache_salt":%s`, quote(salt))
+	}
+	return append(body, '}'), nil
+}
+
+func quote(text string) []byte { return strictjson.AppendString(nil, text) }

@@ -1,0 +1,233 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// TestSaltAnswers: only a prompt that is found under its own salt, before and after it is found under no other, proves
+// anything.
+func TestSaltAnswers(t *testing.T) {
+	const unknown = engine.CachedUnknown
+	for _, c := range []struct {
+		name string
+		of   saltAnswers
+		want saltState
+	}{
+		{"kept apart", saltAnswers{0, 64, 0, 0, 64}, saltsApart},
+		{"chance and templates", saltAnswers{1, 64, 20, 31, 63}, saltsApart},
+		{"no word of none", saltAnswers{unknown, 64, unknown, unknown, 64}, saltsApart},
+		{"another salt", saltAnswers{0, 64, 64, 0, 64}, saltsShared},
+		{"no salt", saltAnswers{0, 64, 0, 64, 64}, saltsShared},
+		{"as real SGLang 0.5.17 with cache_salt", saltAnswers{1, 249, 249, 249, 249}, saltsShared},
+		{"nothing reported", saltAnswers{unknown, unknown, unknown, unknown, unknown}, saltsUnproven},
+		{"nothing reused", saltAnswers{0, 0, 0, 0, 0}, saltsUnproven},
+		{"everything is cached", saltAnswers{64, 64, 64, 64, 64}, saltsUnproven},
+		{"forgotten meanwhile", saltAnswers{0, 64, 0, 0, 0}, saltsUnproven},
+	} {
+		if got := c.of.state(); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// salted is plain with a salt: {"s":salt,"p":[tokens]}.
+type salted struct{ plain }
+
+func (salted) Call(p *Part, call *Call) error {
+	call.Path = "/tokens"
+	call.Large.B = fmt.Appendf(call.Large.B, `{"s":%q,"p":%s}`, p.Request.Salt.Namespace, AppendTokens(nil, p.Request.Prompt))
+	return nil
+}
+
+// tenants is an engine that keeps salts apart, or not.
+type tenants struct {
+	sync.Mutex
+	seen   map[string]bool
+	ignore bool
+	status int            // of the answers to salted requests, if not 0
+	hold   chan struct{}  // what salted requests wait for, if not nil
+	asked  map[string]int // prompts by salt
+}
+
+func (e *tenants) serve(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Salt   string     `json:"s"`
+		Prompt []kv.Token `json:"p"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	e.Lock()
+	hold, status := e.hold, e.status
+	e.Unlock()
+	if q.Salt != "" && hold != nil {
+		select {
+		case <-hold:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if q.Salt != "" && status != 0 {
+		w.WriteHeader(status)
+		return
+	}
+	e.Lock()
+	defer e.Unlock()
+	if e.seen == nil {
+		e.seen, e.asked = map[string]bool{}, map[string]int{}
+	}
+	e.asked[q.Salt]++
+	if e.ignore {
+		q.Salt = ""
+	}
+	key, cached := fmt.Sprint(q.Salt, q.Prompt), 0
+	if e.seen[key] {
+		cached = len(q.Prompt) - 1
+	}
+	e.seen[key] = true
+	events(w, fmt.Sprintf(`{"i":0,"t":[5],"f":"length","c":%d}`, cached))
+}
+
+func (e *tenants) set(change func()) {
+	e.Lock()
+	defer e.Unlock()
+	change()
+}
+
+func underSalt(salt string) *engine.Request {
+	req := testRequest(1)
+	req.Salt.Namespace = salt
+	return req
+}
+
+func wantNoSalts(t *testing.T, what string, err error, says string) {
+	t.Helper()
+	if f := (*fault.Error)(nil); !errors.As(err, &f) || f.Code != fault.Ineligible || f.Param != "cache_salt" || !strings.Contains(f.Message, says) {
+		t.Errorf("%s: %v, want it refused with %q", what, err, says)
+	}
+}
+
+// TestSaltsWaitForProof: a request under a salt waits for the proof, and is refused if that takes long; others do not wait.
+func TestSaltsWaitForProof(t *testing.T) {
+	e := &tenants{hold: make(chan struct{})}
+	s := serve(t, e.serve)
+	b := base(t, s.URL, func(c *Config) { c.Dialect, c.ProveSalts = salted{}, true })
+	if _, err := deltas(b, testRequest(1)); err != nil {
+		t.Errorf("a request without a salt, before the proof: %v", err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		_, err := deltas(b, underSalt("tenant"))
+		served <- err
+	}()
+	select {
+	case err := <-served:
+		t.Fatalf("a request under a salt, before the proof: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(e.hold)
+	if err := <-served; err != nil {
+		t.Errorf("a request under a salt, after the proof: %v", err)
+	}
+	if w := b.noSalts(); w != nil {
+		t.Errorf("warnings %v", w)
+	}
+	if s := b.Stats(); s.Compared != 2 || s.Calls != 2 {
+		t.Errorf("the proof counts: %+v", s)
+	}
+}
+
+func TestSaltsProofTakesLong(t *testing.T) {
+	e := &tenants{hold: make(chan struct{})}
+	s := serve(t, e.serve)
+	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) { b.salts.patience = time.Millisecond })
+	_, err := deltas(b, underSalt("tenant"))
+	wantNoSalts(t, "while the proof goes on", err, "try again in a moment")
+	close(e.hold)
+}
+
+// TestSaltsProvenAgain: an engine that was started anew is proven anew.
+func TestSaltsProvenAgain(t *testing.T) {
+	e := &tenants{}
+	s := serve(t, e.serve)
+	b := base(t, s.URL, func(c *Config) { c.Dialect, c.SaltsRemedy = salted{}, "take another one" })
+	if _, err := deltas(b, underSalt("tenant")); err != nil {
+		t.Fatal(err)
+	}
+	e.set(func() { e.ignore = true })
+	b.salts.doubt()
+	_, err := deltas(b, underSalt("tenant"))
+	wantNoSalts(t, "an engine that ignores salts now", err, "take another one")
+	if w := b.noSalts(); len(w) != 1 || w[0].Code != engine.WarnSalts || w[0].Remedy != "take another one" {
+		t.Errorf("warnings %v", w)
+	}
+	if _, err := deltas(b, testRequest(1)); err != nil {
+		t.Errorf("a request without a salt: %v", err)
+	}
+}
+
+// TestSaltsRefusedByEngine: an engine that refuses the field serves no salts, one that has no room is asked again.
+func TestSaltsRefusedByEngine(t *testing.T) {
+	e := &tenants{status: http.StatusBadRequest}
+	s := serve(t, e.serve)
+	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} })
+	_, err := deltas(b, underSalt("tenant"))
+	wantNoSalts(t, "an engine that refuses the field", err, "it refuses the field")
+
+	e = &tenants{status: http.StatusTooManyRequests}
+	s = serve(t, e.serve)
+	b = base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) {
+		b.salts.patience, b.salts.least = 10*time.Millisecond, time.Millisecond
+	})
+	_, err = deltas(b, underSalt("tenant"))
+	wantNoSalts(t, "an engine without room", err, "has not ended")
+	b.salts.patience = time.Minute
+	e.set(func() { e.status = 0 })
+	if _, err = deltas(b, underSalt("tenant")); err != nil {
+		t.Errorf("an engine with room again: %v", err)
+	}
+}
+
+// TestSaltsKnown: what the adapter knows is not proven.
+func TestSaltsKnown(t *testing.T) {
+	e := &tenants{}
+	s := serve(t, e.serve)
+	ignores := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsIgnored, true })
+	_, err := deltas(ignores, underSalt("tenant"))
+	wantNoSalts(t, "an engine that is known to ignore salts", err, "ask without cache_salt")
+	moot := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsMoot, true })
+	if _, err := deltas(moot, underSalt("tenant")); err != nil {
+		t.Errorf("an engine that reuses nothing: %v", err)
+	}
+	e.set(func() {
+		if len(e.asked) != 1 || e.asked["tenant"] != 1 {
+			t.Errorf("it was asked %v", e.asked)
+		}
+	})
+}
+
+// TestSaltBodies: every path that is passed on has a proof.
+func TestSaltBodies(t *testing.T) {
+	for _, path := range []string{pathChat, pathCompletions, "/v1/messages", "/v1/responses"} {
+		body, err := saltBody(path, "m", []byte(`"text"`), "s")
+		var all map[string]any
+		if err != nil || json.Unmarshal(body, &all) != nil || all["cache_salt"] != "s" || all["model"] != "m" {
+			t.Errorf("%s: %s, %v", path, body, err)
+		}
+	}
+	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.Of(err) != fault.Unimplemented {
+		t.Errorf("an unknown path: %v", err)
+	}
+}

@@ -1,0 +1,96 @@
+package sglang
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"testing"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/remote"
+	"penstock/internal/mimic"
+	"penstock/internal/mimic/mimictest"
+)
+
+func TestSalts(t *testing.T) {
+	for _, version := range mimic.EngineVersions(mimic.SGLang) {
+		t.Run(version, func(t *testing.T) {
+			open := func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
+				s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+					withEvents(c)
+					c.EngineVersion, c.Faults = version, set
+				})
+				return opened(t, config(t, s, card))
+			}
+			if version == "0.5.9" { // none of its fields reaches the cache
+				mimictest.TestSaltsRefused(t, open)
+				return
+			}
+			mimictest.TestSalts(t, open, "/v1/chat/completions", "/v1/completions")
+		})
+	}
+}
+
+func TestSaltFields(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		fields  []string
+		known   remote.Salts
+	}{
+		{"0.5.9", []string{"extra_key"}, remote.SaltsIgnored},
+		{"0.5.6.post2", []string{"extra_key"}, remote.SaltsIgnored},
+		{"0.5.10.post1", []string{"extra_key"}, remote.SaltsIgnored},
+		{"0.5.11", []string{"extra_key"}, remote.SaltsUnknown},
+		{"0.5.17", []string{"extra_key"}, remote.SaltsUnknown},
+		{"0.5.18rc1", []string{"cache_salt"}, remote.SaltsUnknown},
+		{"v0.5.23", []string{"cache_salt"}, remote.SaltsUnknown},
+		{"1.0.0", []string{"cache_salt"}, remote.SaltsUnknown},
+		{"0.5.24.dev12+gabc", []string{"cache_salt", "extra_key"}, remote.SaltsUnknown},
+		{"0.0.0.dev1+gabc", []string{"cache_salt", "extra_key"}, remote.SaltsUnknown},
+		{"", []string{"cache_salt", "extra_key"}, remote.SaltsUnknown},
+		{"main", []string{"cache_salt", "extra_key"}, remote.SaltsUnknown},
+	} {
+		fields, known := saltFields(c.version)
+		if !slices.Equal(fields, c.fields) || known != c.known {
+			t.Errorf("version %q: %v, %v; want %v, %v", c.version, fields, known, c.fields, c.known)
+		}
+	}
+}
+
+// TestRadixCacheOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+func TestRadixCacheOff(t *testing.T) {
+	p := &probe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
+	card, cfg := engine.Card{}, remote.Config{}
+	source, err := p.source(&card)
+	p.salts(&cfg)
+	if err != nil || source != nil || !card.NoReuse || cfg.Salts != remote.SaltsMoot || cfg.PassSalts != remote.SaltsMoot {
+		t.Errorf("source %v, %v; no reuse %v; salts %v, %v", source, err, card.NoReuse, cfg.Salts, cfg.PassSalts)
+	}
+}
+
+// TestSameIsFree: an engine that answers is asked from time to time in what generates nothing, as /health does.
+func TestSameIsFree(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/models" {
+			t.Errorf("it is asked for %s", r.URL.Path)
+		}
+		_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := remote.Spec{Kind: "sglang", URL: u}
+	p := &probe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512}
+	defer p.client.Close()
+	if err := p.same(t.Context()); err != nil {
+		t.Error(err)
+	}
+	p.model = "other"
+	if err := p.same(t.Context()); err == nil {
+		t.Error("another model is taken for the same")
+	}
+}

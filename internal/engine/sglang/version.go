@@ -1,0 +1,56 @@
+package sglang
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/internal/engine/remote"
+)
+
+// version is a release of SGLang: 0.5.17 is {0, 5, 17}.
+type version [3]int
+
+// The releases in which /generate changed what it does with salts.
+var (
+	takesExtraKey  = version{0, 5, 11} // extra_key reaches the cache; before, neither field did
+	takesCacheSalt = version{0, 5, 18} // cache_salt reaches the cache, and events tell of it; before, it was ignored
+)
+
+// parseVersion reads the version that a server says of itself: 0.5.17, 0.5.6.post2, 0.5.18rc1. ok is false for what is no
+// release, such as 0.0.0.dev1 of a build from a checkout.
+func parseVersion(text string) (v version, ok bool) {
+	parts := strings.SplitN(strings.TrimPrefix(text, "v"), ".", 4)
+	if len(parts) < 3 || len(parts) == 4 && strings.HasPrefix(parts[3], "dev") {
+		return v, false
+	}
+	for i := range v {
+		digits := parts[i]
+		if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i == 2 && end > 0 {
+			digits = digits[:end] // 18rc1
+		}
+		n, err := strconv.Atoi(digits)
+		if err != nil || n < 0 {
+			return version{}, false
+		}
+		v[i] = n
+	}
+	return v, v != version{}
+}
+
+func (v version) before(o version) bool { return slices.Compare(v[:], o[:]) < 0 }
+
+// saltFields returns the fields of /generate that keep caches apart in a version, and what is known of it: that it
+// ignores both, or that a proof is to decide. One that is not known gets both, as what it does not know it passes over.
+func saltFields(text string) ([]string, remote.Salts) {
+	v, ok := parseVersion(text)
+	switch {
+	case !ok:
+		return []string{"cache_salt", "extra_key"}, remote.SaltsUnknown
+	case v.before(takesExtraKey):
+		return []string{"extra_key"}, remote.SaltsIgnored
+	case v.before(takesCacheSalt):
+		return []string{"extra_key"}, remote.SaltsUnknown
+	}
+	return []string{"cache_salt"}, remote.SaltsUnknown
+}

@@ -1,0 +1,61 @@
+package dialects
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"penstock/internal/mimic"
+)
+
+// TestTenants: of two tenants that ask with the same prompts neither is ever told of a token that the other one cached.
+// Their salts are kept apart, or their requests are refused with what to do, and the warning says so.
+func TestTenants(t *testing.T) {
+	for _, c := range []struct {
+		dialect mimic.Dialect
+		version string
+		ignores bool
+	}{
+		{mimic.VLLM, "", false},
+		{mimic.VLLM, "", true},
+		{mimic.VLLMLegacy, "", false},
+		{mimic.SGLang, "0.5.9", true},
+		{mimic.SGLang, "0.5.17", false},
+		{mimic.SGLang, "0.5.23", false},
+		{mimic.SGLang, "0.5.23", true},
+		{mimic.TRTLLM, "", false},
+		{mimic.TRTLLM, "", true},
+		{mimic.LlamaCPP, "", false},
+	} {
+		t.Run(fmt.Sprint(c.dialect, c.version, " ignores ", c.ignores), func(t *testing.T) {
+			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *mimic.Config) {
+				m.EngineVersion = c.version
+				if c.ignores && c.version != "0.5.9" {
+					m.Faults = []mimic.Fault{{Kind: mimic.FaultSalts}}
+				}
+			}})
+			h.proven()
+			for round := range 3 {
+				for _, tenant := range []string{"one", "two", ""} {
+					fields := map[string]any{"model": "m", "prompt": prompt(1, 100), "max_tokens": 2, "temperature": 0}
+					if tenant != "" {
+						fields["cache_salt"] = tenant
+					}
+					a := h.post("/v1/completions", fields, nil)
+					switch {
+					case tenant != "" && c.ignores:
+						if a.status != http.StatusServiceUnavailable || !strings.Contains(a.err, "cache_salt") || strings.Contains(a.err, "send it again") {
+							t.Errorf("round %d, tenant %q: %+v", round, tenant, a)
+						}
+					case a.status != http.StatusOK || round == 0 && a.cached >= h.block || round > 0 && a.cached == 0 && c.dialect != mimic.LlamaCPP:
+						t.Errorf("round %d, tenant %q: %+v", round, tenant, a)
+					}
+				}
+			}
+			if told := strings.Contains(h.get("/health"), "cache_salts_refused"); told != c.ignores {
+				t.Errorf("the warning is there: %v, want %v", told, c.ignores)
+			}
+		})
+	}
+}
