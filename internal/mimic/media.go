@@ -267,12 +267,10 @@ func (s *Server) readParts(content []byte, m *prep.Message, c *prep.Chat, want *
 	if err := json.Unmarshal(content, &parts); err != nil {
 		return fault.New(fault.Invalid, "content must be a text or a list of parts")
 	}
-	var lines []string
-	out, some := []byte{'['}, false
+	out := []byte{'['}
 	for i := range parts {
 		part := &parts[i]
 		if part.Type == "text" {
-			lines = append(lines, part.Text)
 			out = prep.AppendTextPart(out, part.Text)
 			continue
 		}
@@ -288,18 +286,10 @@ func (s *Server) readParts(content []byte, m *prep.Message, c *prep.Chat, want *
 			w.uuid = *part.UUID
 		}
 		*want = append(*want, w)
-		out, some = prep.AppendMediaPart(out, kind), true
+		out = prep.AppendMediaPart(out, kind)
 		c.Media = append(c.Media, prep.Media{Kind: kind, URL: url})
 	}
-	if some {
-		m.Parts = append(out, ']')
-		return nil
-	}
-	between := "\n"
-	if s.cfg.Dialect == SGLang {
-		between = " "
-	}
-	m.Content = strings.Join(lines, between)
+	m.Parts = append(out, ']')
 	return nil
 }
 

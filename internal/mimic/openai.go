@@ -178,6 +178,7 @@ func (s *Server) chatPrompt(ctx context.Context, q *openaiRequest) (prompt, erro
 		return prompt{}, fault.New(fault.Invalid, "the server has no tokenizer, and so no chat template")
 	}
 	c := prep.Chat{Tools: notNull(q.Tools), Args: notNull(q.TemplateArgs), ContinueFinal: q.ContinueFinal}
+	c.Content, _ = prep.ContentRuleOf(string(s.cfg.Dialect))
 	c.AddGenerationPrompt = !q.ContinueFinal && (q.AddGenerationPrompt == nil || *q.AddGenerationPrompt)
 	var want []wanted
 	for i, raw := range q.Messages {
@@ -195,7 +196,7 @@ func (s *Server) chatPrompt(ctx context.Context, q *openaiRequest) (prompt, erro
 	return p, s.expand(ctx, &p, want, nil)
 }
 
-// readMessage reads one turn. Parts that are texts become one text, unless others are between them.
+// readMessage reads one turn.
 func (s *Server) readMessage(raw json.RawMessage, c *prep.Chat, want *[]wanted) (prep.Message, error) {
 	var in struct {
 		Role       string          `json:"role"`

@@ -23,6 +23,7 @@ func (r *routerRole) sightOf(card engine.Card) relay.Sight {
 		return nil
 	}
 	s := &modelSight{making: r.making, log: r.log}
+	s.content, _ = prep.ContentRuleOf(card.Engine)
 	s.local = prep.Local{Pipeline: pipe, Media: frontend.ResolverOf(r.sight.resolver, undecoded(card))}
 	if card.Attaches && card.MediaDecoder != nil && card.MediaDecoder.Transfer != string(resolve.TransferOff) {
 		s.decoding = frontend.ResolverOf(r.sight.resolver, &card)
@@ -58,7 +59,8 @@ func undecoded(card engine.Card) *engine.Card {
 
 // modelSight is the sight of one model.
 type modelSight struct {
-	local prep.Local
+	local   prep.Local
+	content prep.ContentRule // of the model's engines
 	// decoding resolves media with what was decoded of them; nil if engines are given nothing of that.
 	decoding prep.Resolver
 	making   chan struct{} // has room for those who make prompts at once
@@ -94,6 +96,7 @@ func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) 
 		if chat, err = prep.DecodeChat(req.Chat); err != nil {
 			return err
 		}
+		chat.Content = s.content
 		p.Tokens, err = s.local.Pipeline.EncodeChat(nil, chat)
 		return err
 	})

@@ -121,24 +121,36 @@ func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *s
 	if at, same := firstDifference(ours, theirs.Tokens); !same {
 		return "", fmt.Errorf("the tokenizer in %s is not the engine's: of a text of %d tokens here (%d there) token %d differs; name the checkpoint that the engine serves with --model-path, or have it make the tokens with mode=pass", m.from, len(ours), len(theirs.Tokens), at)
 	}
-	return checkTemplate(ctx, p, name, m), nil
+	return checkTemplate(ctx, p, e.Card(), m), nil
 }
 
-// checkTemplate compares the prompt of a conversation.
-func checkTemplate(ctx context.Context, p engine.Preprocessor, name string, m *remoteModel) (note string) {
+// probeParts are the parts of a message's content, by which engines are told apart that join texts.
+const probeParts = `[{"type":"text","text":"Where does the water go?"},{"type":"text","text":"And why?"}]`
+
+// checkTemplate compares the prompts of a message that is a text and of one that has parts.
+func checkTemplate(ctx context.Context, p engine.Preprocessor, card engine.Card, m *remoteModel) (note string) {
 	if m.pipe.Template == nil {
 		return fmt.Sprintf("the chat template in %s is not there or cannot be run, so that chats are refused (%s); frontends started with --preprocess engine have the engine make their prompts", m.from, m.pipe.TemplateName)
 	}
-	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Content: "Where does the water go?"}}, AddGenerationPrompt: true}
-	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: name, Chat: prep.AppendChat(nil, c)})
+	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Content: "Where does the water go?"}) {
+		return fmt.Sprintf("the engine's chat template makes another prompt of a conversation than the one in %s, which is used: frontends started with --preprocess engine use the engine's", m.from)
+	}
+	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Parts: []byte(probeParts)}) {
+		return "the engine makes another prompt of a message with content parts than other engines of its kind, which its prompts are made like here: frontends started with --preprocess engine have it make them"
+	}
+	return ""
+}
+
+// samePrompt reports whether the engine's prompt of a message is ours, as far as it can be told.
+func samePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m *remoteModel, of prep.Message) bool {
+	c := &prep.Chat{Messages: []prep.Message{of}, AddGenerationPrompt: true}
+	c.Content, _ = prep.ContentRuleOf(card.Engine)
+	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: card.Name, Chat: prep.AppendChat(nil, c)})
 	if err != nil {
-		return ""
+		return true
 	}
 	ours, err := m.pipe.EncodeChat(nil, c)
-	if err != nil || slices.Equal(ours, theirs.Tokens) {
-		return ""
-	}
-	return fmt.Sprintf("the engine's chat template makes another prompt of a conversation than the one in %s, which is used: frontends started with --preprocess engine use the engine's", m.from)
+	return err != nil || slices.Equal(ours, theirs.Tokens)
 }
 
 // firstDifference returns where two texts of tokens begin to differ.

@@ -59,8 +59,8 @@ type Chunk struct {
 	Reason Reason
 	// StopString is the one that ended the choice; "" if none did. Finish only.
 	StopString string
-	// Tokens are what the answer cost: all of it in Usage; in Role, Prompt and
-	// Cached of the choice's prompt.
+	// Tokens are what the answer cost: all of it in Usage; in the others Prompt and Cached of
+	// the choice's prompt, and Completion and Reasoning of the choice so far, which are 0 in Role.
 	Tokens TokenCounts
 	// Ext says how the answer came about. In Usage and the last Finish.
 	Ext *AnswerExt

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"strings"
 
 	"penstock/core/media"
@@ -36,12 +37,12 @@ type Media struct {
 
 // HasMedia reports whether a message shows anything but text.
 func (r *Request) HasMedia() bool {
-	for i := range r.Messages {
-		if r.Messages[i].Parts != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Messages, func(m Message) bool { return m.HasMedia() })
+}
+
+// HasMedia reports whether the message shows anything but text.
+func (m *Message) HasMedia() bool {
+	return slices.ContainsFunc(m.Parts, func(p Part) bool { return p.Media != nil })
 }
 
 // Media returns what the messages show besides text, in order.

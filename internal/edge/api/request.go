@@ -39,6 +39,8 @@ type Request struct {
 
 	Stream       bool
 	IncludeUsage bool // the stream ends with a chunk of usage
+	// ContinuousUsage says that, with IncludeUsage, the other chunks have the usage of their choice so far.
+	ContinuousUsage bool
 
 	N         int // choices for each prompt, at least 1
 	MaxTokens int // 0 if not set
@@ -79,11 +81,10 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool or function
 	Name    string
 	Content string
-	// NoContent says that there is none, which templates can tell from an empty
-	// text: the client sent null, or nothing but calls.
+	// NoContent says that there is none: the client sent null, or nothing but calls.
 	NoContent bool
-	// Parts are the pieces of a content that shows more than text, whose texts alone Content then
-	// has; nil of all others.
+	// Parts are the pieces of a content that was given as parts, whose texts alone Content then has;
+	// nil of all others. The Messages API, which joins texts itself, has them of media only.
 	Parts []Part
 	// ToolCalls is a JSON array of what the assistant called, as chat requests
 	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments

@@ -26,6 +26,8 @@ var chatForm = form{head: &api.Head{ID: "1", Model: "m", Fingerprint: "fp_1", Cr
 func TestChunks(t *testing.T) {
 	usage, tops := chatForm, form{head: &api.Head{ID: "1", Model: "m", Created: 7}, endpoint: api.Completion, alternatives: 2}
 	usage.includeUsage = true
+	each := usage
+	each.eachUsage = true
 	none := tops
 	none.alternatives = 0
 	lps := []api.Logprob{
@@ -56,6 +58,7 @@ func TestChunks(t *testing.T) {
 		{"finish with calls", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonCalls}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}]}`},
 		{"finish", chatForm, api.Chunk{Kind: api.Finish, Reason: api.ReasonStop}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`},
 		{"finish with usage to come", usage, api.Chunk{Kind: api.Finish, Reason: api.ReasonLength}, c + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`},
+		{"text with usage so far", each, api.Chunk{Kind: api.Text, Text: []byte("a"), Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: 4, Reasoning: 1}}, c + `{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"completion_tokens_details":{"reasoning_tokens":1}}}`},
 		{"usage", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: 4, Reasoning: 1}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":1}}}`},
 		{"usage, cache unknown", usage, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 5, Completion: 2, Cached: api.CachedUnknown}}, c + `],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"completion_tokens_details":{"reasoning_tokens":0}}}`},
 		{

@@ -100,6 +100,8 @@ func (d *decoder) common(key string) (known bool, err error) {
 		return true, d.Object(d.streamOption)
 	case "n":
 		return true, d.Integer(&q.N, 1, maxChoices)
+	case "best_of":
+		return true, d.Integer(&d.bestOf, 0, 20)
 	case "max_tokens":
 		return true, d.Integer(&q.MaxTokens, 1, strictjson.MaxCount)
 	case "min_tokens":
@@ -171,7 +173,7 @@ func (d *decoder) streamOption(key string) error {
 	case "include_obfuscation":
 		return d.either()
 	case "continuous_usage_stats":
-		return d.only(false)
+		return d.Flag(&d.req.ContinuousUsage)
 	}
 	return d.Unsupported()
 }
@@ -235,8 +237,6 @@ func (d *decoder) completion(key string) (known bool, err error) {
 		return true, d.Integer(&d.req.Logprobs, 0, 5)
 	case "echo":
 		return true, d.Flag(&d.req.Echo)
-	case "best_of":
-		return true, d.Integer(&d.bestOf, 0, 20)
 	case "suffix":
 		return true, d.usual("")
 	case "tools", "functions":
@@ -248,7 +248,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 	case "reasoning_effort":
 		return true, d.usual("none")
 	case "chat_template_kwargs", "mm_processor_kwargs":
-		return true, d.notSupported()
+		return true, d.noMembers()
 	}
 	return false, nil
 }
@@ -273,6 +273,12 @@ func (d *decoder) check() error {
 	}
 	if d.streamOptions && !q.Stream {
 		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
+	}
+	if d.bestOf > 0 && d.bestOf < q.N {
+		return fault.Param("best_of", "'best_of' (%d) must not be less than 'n' (%d)", d.bestOf, q.N)
+	}
+	if d.bestOf > q.N {
+		return fault.Param("best_of", "'best_of' greater than 'n' is not supported: ask for n choices and pick one")
 	}
 	if err := d.checkExt(); err != nil {
 		return err
@@ -318,12 +324,6 @@ func (d *decoder) checkCompletion() error {
 	}
 	if all := len(q.Prompts) * q.N; all > maxChoices {
 		return fault.Param("n", "%d prompts with 'n' = %d make %d choices; the limit is %d", len(q.Prompts), q.N, all, maxChoices)
-	}
-	if d.bestOf > 0 && d.bestOf < q.N {
-		return fault.Param("best_of", "'best_of' (%d) must not be less than 'n' (%d)", d.bestOf, q.N)
-	}
-	if d.bestOf > q.N {
-		return fault.Param("best_of", "'best_of' greater than 'n' is not supported: ask for n choices and pick one")
 	}
 	if q.Echo && q.Logprobs >= 0 {
 		return fault.Param("echo", "'echo' with 'logprobs' is not supported: log-probabilities of prompt tokens are not computed")

@@ -66,6 +66,8 @@ func TestDecodeChat(t *testing.T) {
 			r.StopTokens, r.IgnoreEOS = []kv.Token{7, 8, 9}, true
 		}},
 		{`"logit_bias":{"50":-100,"7":1.5}`, func(r *api.Request) { r.Bias = []api.TokenBias{{Token: 7, Bias: 1.5}, {Token: 50, Bias: -100}} }},
+		{`"stop":[],"verbosity":"low","best_of":1,"user":"","rid":"r","session_id":"s","guided_decoding_backend":"auto","stream_interval":4,"chat_template":"","kv_transfer_params":{},
+			"separate_reasoning":true,"stream_reasoning":true,"no_stop_trim":false,"return_hidden_states":false`, func(*api.Request) {}},
 		{`"logprobs":true,"top_logprobs":20`, func(r *api.Request) { r.Logprobs = 20 }},
 		{`"logprobs":true`, func(r *api.Request) { r.Logprobs = 0 }},
 		{`"logprobs":false`, func(*api.Request) {}},
@@ -138,17 +140,19 @@ func TestDecodeMessages(t *testing.T) {
 		{`[{"role":"system","content":"a"},{"content":"b","role":"developer"},{"role":"tool","content":"c","tool_call_id":"x"},{"role":"function","name":"f","content":""}]`, []api.Message{
 			{Role: "system", Name: "", Content: "a"}, {Role: "developer", Name: "", Content: "b"}, {Role: "tool", Name: "", Content: "c", ToolCallID: "x"}, {Role: "function", Name: "f", Content: ""},
 		}},
-		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Name: "", Content: "a\nb"}}},
+		{`[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]`, []api.Message{{Role: "user", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
 		{`[{"role":"user","content":[]}]`, []api.Message{{Role: "user", Name: "", Content: ""}}},
 		{`[{"role":"assistant","content":"x","refusal":null,"tool_calls":[],"audio":null,"function_call":null,"annotations":[],"reasoning_content":"because"}]`, []api.Message{{Role: "assistant", Name: "", Content: "x", Reasoning: "because"}}},
 		{`[{"role":"assistant","tool_calls":[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]},{"role":"tool","content":[{"type":"text","text":"1"}],"tool_call_id":"a"},{"role":"tool","content":"2"}]`, []api.Message{
 			{Role: "assistant", NoContent: true, ToolCalls: []byte(`[ {"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"},"index":0} ]`)},
-			{Role: "tool", Content: "1", ToolCallID: "a"},
+			{Role: "tool", Content: "1", Parts: []api.Part{{Text: "1"}}, ToolCallID: "a"},
 			{Role: "tool", Content: "2"},
 		}},
 		{`[{"role":"assistant","content":null,"reasoning":"hm","reasoning_content":"hm","refusal":"no"}]`, []api.Message{{Role: "assistant", Content: "no", Reasoning: "hm"}}},
 		{`[{"role":"assistant","content":"a","refusal":"b"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
-		{`[{"content":[{"type":"text","text":"a","refusal":null,"prompt_cache_breakpoint":{"mode":"explicit"}},{"refusal":"b","type":"refusal"}],"role":"assistant"}]`, []api.Message{{Role: "assistant", Content: "a\nb"}}},
+		{`[{"content":[{"type":"text","text":"a","refusal":null,"prompt_cache_breakpoint":{"mode":"explicit"}},{"refusal":"b","type":"refusal"}],"role":"assistant"}]`, []api.Message{{Role: "assistant", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
+		{`[{"content":[{"type":"text","text":"a"}],"role":"assistant","refusal":"b"}]`, []api.Message{{Role: "assistant", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}}}},
+		{`[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"user","content":[]}]`, []api.Message{{Role: "user", Content: "a", Parts: []api.Part{{Text: "a"}}}, {Role: "user"}}},
 		{`[{"role":"user","content":"x","tool_calls":[],"reasoning":"","refusal":"","tool_call_id":null}]`, []api.Message{{Role: "user", Content: "x"}}},
 		{`[{"role":"user","content":"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"}]`, []api.Message{{Role: "user", Name: "", Content: "é😀\n\"\\/\b\f\r\t"}}},
 	}
@@ -176,7 +180,10 @@ func TestDecodeCompletion(t *testing.T) {
 		{`"prompt":"hi","logprobs":5`, func(r *api.Request) { r.Logprobs = 5 }},
 		{`"prompt":"hi","echo":true,"best_of":2,"n":2,"suffix":""`, func(r *api.Request) { r.Echo, r.N = true, 2 }},
 		{`"nvext":{"token_data":[4]}`, func(r *api.Request) { r.Prompts, r.Ext.Tokens = []api.Prompt{{}}, []kv.Token{4} }},
-		{`"prompt":"hi","add_special_tokens":true,"best_of":0`, func(*api.Request) {}},
+		{`"prompt":"hi","add_special_tokens":true,"best_of":0,"stop":[],"chat_template_kwargs":{},"mm_processor_kwargs":{}`, func(*api.Request) {}},
+		{`"prompt":"hi","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, func(r *api.Request) {
+			r.Stream, r.IncludeUsage, r.ContinuousUsage = true, true, true
+		}},
 	}
 	for _, tt := range tests {
 		got, err := Decode(api.Completion, []byte(`{"model":"m",`+tt.fields+`}`))
@@ -308,7 +315,6 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"seed":1e300`), "seed", "out of range"},
 		{api.Chat, chat(`"seed":1.5`), "seed", "must be an integer"},
 		{api.Chat, chat(`"stop":""`), "stop", "empty string"},
-		{api.Chat, chat(`"stop":[]`), "stop", "must not be empty"},
 		{api.Chat, chat(`"stop":["a",""]`), "stop[1]", "empty string"},
 		{api.Chat, chat(`"stop":[` + strings.Repeat(`"a",`, 32) + `"a"]`), "stop", "at most 32"},
 		{api.Chat, chat(`"logit_bias":{"x":1}`), "logit_bias.x", "token id"},
@@ -317,7 +323,9 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"logit_bias":{"1":1,"01":1}`), "logit_bias", "names token 1 twice"},
 		{api.Chat, chat(`"stop_token_ids":[-1]`), "stop_token_ids[0]", "token id"},
 		{api.Chat, chat(`"stop_token_ids":[4294967296]`), "stop_token_ids[0]", "token id"},
-		{api.Chat, chat(`"user":" "`), "user", "blank"},
+		{api.Chat, chat(`"verbosity":"loud"`), "verbosity", "low, medium and high"},
+		{api.Chat, chat(`"best_of":2`), "best_of", "greater than 'n'"},
+		{api.Chat, chat(`"stop":[""]`), "stop[0]", "empty string"},
 		{api.Chat, chat(`"cache_salt":""`), "cache_salt", "between 1 and 1024"},
 		{api.Chat, chat(`"cache_salt":"a","nvext":{"cache_salt":"b"}`), "nvext.cache_salt", "differ"},
 		{api.Chat, chat(`"stream_options":{"include_usage":true}`), "stream_options", "only with 'stream'"},
@@ -459,7 +467,6 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"chat_template":"x"`), "chat_template", "not supported"},
 		{api.Chat, chat(`"documents":[{}]`), "documents", "not supported"},
 		{api.Completion, text(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
-		{api.Completion, text(`"chat_template_kwargs":{}`), "chat_template_kwargs", "not supported"},
 
 		// Known, and not offered.
 		{api.Chat, chat(`"modalities":["text","audio"]`), "modalities[1]", "not supported"},

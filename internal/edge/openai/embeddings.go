@@ -76,7 +76,8 @@ func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 	case "dimensions", "truncate_prompt_tokens", "input_type", "task":
 		return d.notSupported()
 	case "user":
-		return d.user()
+		_, err := d.String()
+		return err
 	case "priority":
 		_, err := d.Int()
 		return err

@@ -51,7 +51,7 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 		`{"model":"m","input":[` + many + `]}`:                 "input",
 		`{"model":"m","input":"a","dimensions":256}`:           "dimensions",
 		`{"model":"m","input":"a","encoding_format":"int8"}`:   "encoding_format",
-		`{"model":"m","input":"a","user":" "}`:                 "user",
+		`{"model":"m","input":"a","user":1}`:                   "user",
 		`{"model":"m","input":"a","messages":[],"x":1}`:        "messages",
 		`{"model":"m","input":"a","add_special_tokens":false}`: "add_special_tokens",
 		`{"model":"m","input":"a","input":"b"}`:                "input",

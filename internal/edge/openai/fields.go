@@ -9,6 +9,7 @@ const (
 	anyInteger = `{"type":"integer"}`
 	anyObject  = `{"type":"object"}`
 	noElements = `{"type":"array","maxItems":0}`
+	noMembers  = `{"const":{}}`
 	count      = `{"type":"integer","minimum":1}`
 	tokenIDs   = `{"type":"array","items":{"type":"integer","minimum":0}}`
 	yes        = `{"const":true}`
@@ -56,7 +57,6 @@ func completionFields() []api.Field {
 		api.Maps("prompt", promptSchema),
 		api.Maps("logprobs", `{"type":"integer","minimum":0,"maximum":5}`),
 		api.Maps("echo", anyBoolean),
-		api.Refuses("best_of", `{"type":"integer","minimum":0,"maximum":20,"description":"0, or what n is"}`),
 		api.Refuses("suffix", `{"const":""}`),
 		api.Refuses("add_special_tokens", yes),
 		api.Accepts("parallel_tool_calls", anyBoolean),
@@ -65,8 +65,8 @@ func completionFields() []api.Field {
 		api.Refuses("tool_choice", noneOrAuto),
 		api.Refuses("functions", noElements),
 		api.Refuses("function_call", noneOrAuto),
-		api.Refuses("chat_template_kwargs", ""),
-		api.Refuses("mm_processor_kwargs", ""),
+		api.Refuses("chat_template_kwargs", noMembers),
+		api.Refuses("mm_processor_kwargs", noMembers),
 		api.Refuses("reasoning_effort", `{"const":"none"}`),
 	}
 }
@@ -76,8 +76,9 @@ func sharedFields() []api.Field {
 		api.Needs("model", anyString),
 		api.Maps("stream", anyBoolean),
 		api.Maps("stream_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
-			`"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]},"continuous_usage_stats":{"enum":[false,null]}}}`),
+			`"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]},"continuous_usage_stats":{"type":["boolean","null"]}}}`),
 		api.Maps("n", `{"type":"integer","minimum":1,"maximum":128}`),
+		api.Refuses("best_of", `{"type":"integer","minimum":0,"maximum":20,"description":"0, or what n is"}`),
 		api.Maps("max_tokens", count),
 		api.Maps("min_tokens", `{"type":"integer","minimum":0}`),
 		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":2}`),
@@ -89,7 +90,7 @@ func sharedFields() []api.Field {
 		api.Maps("repetition_penalty", `{"type":"number","exclusiveMinimum":0,"maximum":2}`),
 		api.Maps("seed", anyInteger),
 		api.Maps("logit_bias", `{"type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`),
-		api.Maps("stop", `{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"maxItems":32,"items":{"anyOf":[{"type":"string","minLength":1},{"type":"integer","minimum":0}]}}]}`),
+		api.Maps("stop", `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":32,"items":{"anyOf":[{"type":"string","minLength":1},{"type":"integer","minimum":0}]}}]}`),
 		api.Maps("stop_token_ids", tokenIDs),
 		api.Maps("ignore_eos", anyBoolean),
 		api.Maps("include_stop_str_in_output", anyBoolean),
@@ -105,7 +106,7 @@ func sharedFields() []api.Field {
 // unusedFields are those of decoder.unused.
 func unusedFields() []api.Field {
 	fields := []api.Field{
-		api.Accepts("user", `{"type":"string","minLength":1}`),
+		api.Accepts("user", anyString),
 		api.Accepts("store", anyBoolean),
 		api.Accepts("metadata", anyObject),
 		api.Accepts("service_tier", anyString),
@@ -114,24 +115,32 @@ func unusedFields() []api.Field {
 		api.Accepts("prompt_cache_options", anyObject),
 		api.Accepts("prompt_cache_retention", anyString),
 		api.Accepts("request_id", anyString),
+		api.Accepts("rid", anyString),
+		api.Accepts("session_id", anyString),
+		api.Accepts("guided_decoding_backend", anyString),
+		api.Accepts("verbosity", `{"enum":["low","medium","high"]}`),
+		api.Accepts("stream_interval", anyInteger),
 		api.Accepts("prediction", `{}`),
 		api.Accepts("priority", anyInteger),
 		api.Accepts("length_penalty", `{"type":"number","minimum":-2,"maximum":2}`),
 
 		api.Refuses("modalities", `{"type":"array","items":{"const":"text"}}`),
-		api.Refuses("verbosity", `{"const":"medium"}`),
 		api.Refuses("detokenize", yes),
 		api.Refuses("spaces_between_special_tokens", yes),
+		api.Refuses("separate_reasoning", yes),
+		api.Refuses("stream_reasoning", yes),
+		api.Refuses("chat_template", `{"const":""}`),
+		api.Refuses("kv_transfer_params", noMembers),
 	}
 	for _, name := range []string{"bad_words", "logits_processors", "documents", "bad_words_token_ids"} {
 		fields = append(fields, api.Refuses(name, noElements))
 	}
-	for _, name := range []string{"use_beam_search", "return_tokens_as_token_ids", "return_token_ids"} {
+	for _, name := range []string{"use_beam_search", "return_tokens_as_token_ids", "return_token_ids", "return_hidden_states", "no_stop_trim"} {
 		fields = append(fields, api.Refuses(name, no))
 	}
 	for _, name := range []string{
-		"allowed_token_ids", "audio", "chat_template", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_regex",
-		"guided_whitespace_pattern", "kv_transfer_params", "moderation", "prompt_logprobs",
+		"allowed_token_ids", "audio", "guided_choice", "guided_grammar", "guided_regex",
+		"guided_whitespace_pattern", "moderation", "prompt_logprobs",
 		"truncate_prompt_tokens", "web_search_options",
 	} {
 		fields = append(fields, api.Refuses(name, ""))

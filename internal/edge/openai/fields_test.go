@@ -36,7 +36,9 @@ var samples = map[string][2]string{
 	"function_call":   {`"auto"`, `{"name":"f"}`},
 	"response_format": {`{"type":"json_schema","json_schema":{"name":"x","schema":{}}}`}, "guided_json": {`"{}"`},
 	"structured_outputs": {`{"json_object":true}`}, "mm_processor_kwargs": {`{"max_pixels":1}`}, "chat_template_kwargs": {`{"a":1}`},
-	"modalities": {`["text"]`, `["text","audio"]`}, "verbosity": {`"medium"`, `"low"`},
+	"modalities": {`["text"]`, `["text","audio"]`}, "verbosity": {`"low"`}, "rid": {`"x"`}, "session_id": {`"x"`},
+	"guided_decoding_backend": {`"auto"`}, "stream_interval": {`4`}, "separate_reasoning": {`true`, `false`}, "stream_reasoning": {`true`, `false`},
+	"return_hidden_states": {`false`, `true`}, "no_stop_trim": {`false`, `true`}, "chat_template": {`""`, `"x"`}, "kv_transfer_params": {`{}`, `{"a":1}`},
 	"detokenize": {`true`, `false`}, "spaces_between_special_tokens": {`true`, `false`},
 	"functions": {`[]`, `[{"name":"f"}]`},
 	"bad_words": {`[]`, `["x"]`}, "logits_processors": {`[]`, `["x"]`}, "documents": {`[]`, `[{}]`}, "bad_words_token_ids": {`[]`, `[[1]]`},
@@ -74,6 +76,8 @@ func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 		return `"low"`, ""
 	case f.Name == "reasoning_effort":
 		return `"none"`, `"low"`
+	case f.Schema == noMembers:
+		return `{}`, `{"a":1}`
 	case f.Schema == "":
 		return `null`, `{}`
 	}

@@ -31,7 +31,7 @@ func TestDecodeMedia(t *testing.T) {
 		return api.Part{Media: &api.Media{Kind: kind, Type: typ, Part: part, Param: part + field, URL: url, Name: name}}
 	}
 	want := []api.Message{
-		{Role: "system", Content: "s"},
+		{Role: "system", Content: "s", Parts: []api.Part{{Text: "s"}}},
 		{Role: "user", Content: "a\nb", Parts: []api.Part{
 			{Text: "a"},
 			shown(media.Image, "image_url", "messages[1].content[1]", ".image_url.url", "https://x/a", "u1"),

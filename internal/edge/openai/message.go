@@ -117,6 +117,9 @@ func (d *decoder) checkMessage(m *turn) error {
 	default:
 		m.Content += "\n" + m.refusal
 	}
+	if m.refusal != "" && m.Parts != nil {
+		m.Parts = append(m.Parts, api.Part{Text: m.refusal})
+	}
 	switch {
 	case m.content || m.refusal != "":
 		return nil
@@ -215,7 +218,7 @@ func (d *decoder) content(m *turn) error {
 	d.parts = d.parts[:0]
 	err := d.Array(want, func(int) error { return d.part(m) })
 	m.Content = joined(d.parts)
-	if m.media {
+	if len(d.parts) > 0 {
 		m.Parts = slices.Clone(d.parts)
 	}
 	return err

@@ -11,9 +11,9 @@ import (
 type form struct {
 	head     *api.Head
 	endpoint api.Endpoint
-	// includeUsage says that a chunk of usage ends the stream; the others then have
-	// a usage of null.
-	includeUsage bool
+	// includeUsage says that a chunk of usage ends the stream. With eachUsage the others have
+	// that of their choice so far, else null.
+	includeUsage, eachUsage bool
 	// alternatives is how many alternatives of each token were asked for; 0 also
 	// if no log-probabilities were.
 	alternatives int
@@ -21,7 +21,7 @@ type form struct {
 
 // NewWriter returns what prints the answer of a request: as a stream, or whole.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
-	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, alternatives: max(0, q.Logprobs)}
+	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
 	if q.Stream {
 		return &stream{form: f}
 	}
@@ -69,7 +69,8 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 		dst = api.AppendExt(dst, c.Ext)
 	case s.includeUsage: // the chunk of usage has the story
 		dst = s.appendChoice(dst, c)
-		dst = append(dst, `],"usage":null`...)
+		dst = append(dst, `],"usage":`...)
+		dst = s.appendUsageSoFar(dst, c)
 	default:
 		dst = s.appendChoice(dst, c)
 		dst = append(dst, ']')
@@ -171,6 +172,17 @@ func appendReason(dst []byte, r api.Reason) []byte {
 		return append(dst, `"tool_calls"`...)
 	}
 	return append(dst, "null"...)
+}
+
+// appendUsageSoFar appends what c says of the tokens of its choice. What is cached of the prompt stands
+// in the chunk of usage alone, as in vLLM: an engine may say it last.
+func (s *stream) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
+	if !s.eachUsage {
+		return append(dst, "null"...)
+	}
+	t := c.Tokens
+	t.Cached = api.CachedUnknown
+	return appendUsage(dst, t)
 }
 
 func appendUsage(dst []byte, t api.TokenCounts) []byte {

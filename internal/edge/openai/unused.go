@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"strings"
-
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -12,20 +10,21 @@ import (
 // where it would.
 func (d *decoder) unused(key string) (known bool, err error) {
 	switch key {
-	case "user":
-		return true, d.user()
 	case "store":
 		return true, d.either()
 	case "metadata":
 		return true, d.Object(func(string) error { return d.Skip() })
-	case "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id":
+	case "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "rid", "session_id",
+		"guided_decoding_backend":
 		_, err := d.String()
 		return true, err
+	case "verbosity": // a hint how long the answer should be
+		return true, d.verbosity()
 	case "prediction": // a hint for speed
 		return true, d.Skip()
 	case "prompt_cache_options": // hints too: what can be reused is found by itself
 		return true, d.Object(func(string) error { return d.Skip() })
-	case "priority":
+	case "priority", "stream_interval": // of how many tokens an event should be: those that came together are one
 		_, err := d.Int()
 		return true, err
 	case "length_penalty": // of beam search
@@ -35,18 +34,19 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		return true, d.noElements(notSupported)
 	case "modalities":
 		return true, d.modalities()
-	case "echo", "use_beam_search", "return_tokens_as_token_ids", "return_token_ids":
+	case "echo", "use_beam_search", "return_tokens_as_token_ids", "return_token_ids", "return_hidden_states", "no_stop_trim":
 		return true, d.only(false)
-	case "detokenize", "spaces_between_special_tokens":
+	case "detokenize", "spaces_between_special_tokens", "separate_reasoning", "stream_reasoning":
 		return true, d.only(true)
 	case "add_special_tokens":
 		return true, d.only(d.req.Endpoint == api.Completion)
-	case "verbosity":
-		return true, d.usual("medium")
+	case "chat_template":
+		return true, d.usual("")
+	case "kv_transfer_params":
+		return true, d.noMembers()
 	case "audio", "web_search_options", "moderation", "prompt_logprobs",
-		"truncate_prompt_tokens", "allowed_token_ids", "chat_template",
-		"guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern",
-		"kv_transfer_params":
+		"truncate_prompt_tokens", "allowed_token_ids",
+		"guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern":
 		return true, d.notSupported()
 	}
 	return false, nil
@@ -92,12 +92,22 @@ func (d *decoder) usual(ok string) error {
 	return err
 }
 
-func (d *decoder) user() error {
+// verbosity reads how long the answer should be.
+func (d *decoder) verbosity() error {
 	s, err := d.String()
-	if err == nil && strings.TrimSpace(s) == "" {
-		return d.Refuse("must not be blank: leave it out for none")
+	if err != nil {
+		return err
 	}
-	return err
+	switch s {
+	case "low", "medium", "high":
+		return nil
+	}
+	return d.Refuse("must be one of low, medium and high")
+}
+
+// noMembers reads an object that must be empty.
+func (d *decoder) noMembers() error {
+	return d.Object(func(string) error { return d.RefuseParent(notSupported) })
 }
 
 // noChoice accepts what means no tool where there are none, and refuses the rest.

@@ -60,7 +60,7 @@ func (d *decoder) tokens(dst *[]kv.Token) error {
 	})
 }
 
-// stop reads one stop string, several, or an array of stop token ids.
+// stop reads one stop string, several or none, or an array of stop token ids.
 func (d *decoder) stop() error {
 	switch d.Kind() {
 	case strictjson.StringKind:
@@ -69,9 +69,8 @@ func (d *decoder) stop() error {
 	default:
 		return d.Expected("a string or an array of strings")
 	}
-	n := 0
-	err := d.Array("a string or an array of strings", func(i int) error {
-		if n = i + 1; n > maxStops {
+	return d.Array("a string or an array of strings", func(i int) error {
+		if i >= maxStops {
 			return d.RefuseParent("must have at most %d entries", maxStops)
 		}
 		if d.Kind() == strictjson.NumberKind {
@@ -81,10 +80,6 @@ func (d *decoder) stop() error {
 		}
 		return d.stopString()
 	})
-	if err == nil && n == 0 {
-		return d.Refuse("must not be empty: leave it out for none")
-	}
-	return err
 }
 
 func (d *decoder) stopString() error {

@@ -58,8 +58,7 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool, function
 	Name    string
 	Content string
-	// NoContent says that the client sent none, or null: a template can tell that
-	// from an empty text.
+	// NoContent says that the client sent none, or null.
 	NoContent bool
 
 	// Parts, if there are any, stand for Content: a JSON array of content parts.
@@ -81,6 +80,9 @@ type Chat struct {
 	// (chat_template_kwargs); nil if none. Templates that are Go code have no use
 	// for any and ignore it.
 	Args []byte
+	// Content is the rule of the engine that the prompt is for. It does not travel: an engine that makes
+	// the prompt itself has its own.
+	Content ContentRule
 	// AddGenerationPrompt ends the prompt where the assistant speaks next.
 	AddGenerationPrompt bool
 	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace,

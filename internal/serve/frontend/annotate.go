@@ -50,7 +50,7 @@ func (p *planner) formattedPrompt(ctx context.Context, tokens []kv.Token) (strin
 	case q.Ext.Tokens != nil:
 	case q.Endpoint.Talks():
 		if !asks(p.model.encoder) {
-			return p.render(ctx, conversation(q, p.model.encoder))
+			return p.render(ctx, p.model.conversation(q))
 		}
 	case q.Prompts[0].Tokens == nil:
 		return q.Prompts[0].Text, nil

@@ -147,6 +147,7 @@ func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 		}
 		c.read(&g.rules)
 		if c.speech.thinking {
+			c.thought++
 			g.counts.Reasoning++
 		}
 		if g.rules.oneCall && c.speech.called() {
@@ -173,11 +174,12 @@ func (g *generation) keepsStop(c *choice, t kv.Token) bool {
 func (g *generation) send(index int, reason api.Reason) error {
 	c := &g.choices[index]
 	n := g.base() + index
+	spent := api.TokenCounts{Prompt: g.counts.Prompt, Completion: len(c.tokens), Cached: g.counts.Cached, Reasoning: c.thought}
 	chunks := g.chunks[:0]
 	if !c.begun {
 		c.begun = true
 		if g.role {
-			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n, Tokens: api.TokenCounts{Prompt: g.counts.Prompt, Cached: g.counts.Cached}})
+			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n})
 		}
 		if g.echo != "" {
 			chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: []byte(g.echo)})
@@ -195,6 +197,11 @@ func (g *generation) send(index int, reason api.Reason) error {
 	g.chunks = chunks
 	if len(chunks) == 0 {
 		return nil
+	}
+	for i := range chunks {
+		if chunks[i].Tokens = spent; chunks[i].Kind == api.Role { // nothing is said before it
+			chunks[i].Tokens.Completion, chunks[i].Tokens.Reasoning = 0, 0
+		}
 	}
 	err := g.tell(output, chunks)
 	c.sent(len(text))

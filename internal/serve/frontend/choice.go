@@ -14,6 +14,7 @@ import (
 // attempts: the text does not care which worker a token came from.
 type choice struct {
 	tokens  []kv.Token // all that were delivered, for an attempt that resumes
+	thought int        // how many of them the model thought with
 	begun   bool       // its first chunk is out
 	done    bool
 	ended   bool // by the engine, not by a stop string

@@ -64,7 +64,7 @@ func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, err
 		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.text("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint.Talks() {
-		p, err := m.encoder.EncodeChat(ctx, conversation(q, m.encoder))
+		p, err := m.encoder.EncodeChat(ctx, m.conversation(q))
 		if err != nil && ctx.Err() != nil {
 			err = ended(ctx)
 		}
@@ -114,10 +114,12 @@ func renamed(err error, param string) error {
 	return &f
 }
 
-// conversation is what an encoder is given of a request.
-func conversation(q *api.Request, e prep.Encoder) *prep.Chat {
-	_, elsewhere := e.(*remote)
+// conversation is what the model's encoder is given of a request.
+func (m *model) conversation(q *api.Request) *prep.Chat {
+	_, elsewhere := m.encoder.(*remote)
+	rule, external := prep.ContentRuleOf(m.card.Engine)
 	chat := &prep.Chat{
+		Content:             rule,
 		Messages:            make([]prep.Message, len(q.Messages)),
 		Args:                q.TemplateArgs,
 		AddGenerationPrompt: q.AddGenerationPrompt,
@@ -126,12 +128,16 @@ func conversation(q *api.Request, e prep.Encoder) *prep.Chat {
 		ProcessorArgs:       q.ProcessorArgs,
 		Features:            q.Features,
 	}
-	for i, m := range q.Messages {
+	for i := range q.Messages {
+		m := &q.Messages[i]
 		chat.Messages[i] = prep.Message{
 			Role: m.Role, Name: m.Name, Content: m.Content, NoContent: m.NoContent,
 			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		}
-		show(chat, i, &m, !elsewhere)
+		// Workers of the version before, with an engine of their own, take texts as one.
+		if m.HasMedia() || !elsewhere || external {
+			show(chat, i, m, !elsewhere)
+		}
 	}
 	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
 		chat.Tools = q.ToolsJSON

@@ -68,7 +68,7 @@ func (c *call) tokenize(ctx context.Context) error {
 		return err
 	}
 	req.Chat.Owner = c.owner(req.Chat.CacheSalt)
-	prompt, err := encode(ctx, m.encoder, req)
+	prompt, err := m.encodeRequest(ctx, req)
 	if err == nil {
 		c.borrow(&prompt)
 		err = unseen(ctx, &prompt)
@@ -115,11 +115,11 @@ func (c *call) countTokens(ctx context.Context) error {
 	return c.answer.whole(append(anthropic.AppendCount(nil, len(prompts[0].Tokens)), '\n'))
 }
 
-func encode(ctx context.Context, e prep.Encoder, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
+func (m *model) encodeRequest(ctx context.Context, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
 	if len(req.Chat.Messages) > 0 {
-		p, err = e.EncodeChat(ctx, conversation(&req.Chat, e))
+		p, err = m.encoder.EncodeChat(ctx, m.conversation(&req.Chat))
 	} else {
-		p, err = e.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
+		p, err = m.encoder.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
 	}
 	if err != nil && ctx.Err() != nil {
 		return prep.Prompt{}, ended(ctx)

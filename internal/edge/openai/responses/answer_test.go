@@ -55,7 +55,7 @@ var logprobs = []api.Logprob{
 // fullRequest sets everything that an answer repeats.
 const fullRequest = `"instructions":"be brief","max_output_tokens":9,"max_tool_calls":3,"metadata":{"k\n":"v","l":"w","m":""},"parallel_tool_calls":false,` +
 	`"prompt_cache_key":"pk","reasoning":{"effort":"low","summary":"auto"},"safety_identifier":"si","service_tier":"flex","store":true,"temperature":0.5,` +
-	`"text":{"format":{"type":"json_schema","name":"n","description":"d","schema":{ "type" : "object" },"strict":true},"verbosity":"medium"},` +
+	`"text":{"format":{"type":"json_schema","name":"n","description":"d","schema":{ "type" : "object" },"strict":true},"verbosity":"low"},` +
 	`"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object",
 	"properties":{}},"strict":true},{"type":"function","name":"g","parameters":null,"strict":null}],` +
 	`"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]},"top_logprobs":1,"top_p":0.9,"truncation":"disabled","user":"u"`

@@ -64,6 +64,7 @@ func TestDecode(t *testing.T) {
 		}},
 		{`"tools":[],"tool_choice":"none"`, func(q *api.Request) { q.ToolChoice.Mode = api.ToolNone }},
 		{`"text":{"format":{"type":"text"},"verbosity":null}`, func(*api.Request) {}},
+		{`"text":{"verbosity":"high"},"stop":[]`, func(*api.Request) {}},
 		{`"text":{"format":{"type":"json_object"}}`, func(q *api.Request) { q.Format = api.Format{Kind: api.FormatJSON, Param: "text.format"} }},
 		{`"text":{"format":{"schema":{ "type":"object" },"strict":true,"name":"n","type":"json_schema","description":"d"}}`, func(q *api.Request) {
 			q.Format = api.Format{Kind: api.FormatSchema, Schema: []byte(`{"type":"object"}`), Param: "text.format"}
@@ -131,14 +132,14 @@ func TestDecodeItems(t *testing.T) {
 		want        []api.Message
 	}{
 		{"roles", `{"role":"system","content":"a"},{"content":[{"type":"input_text","text":"b","prompt_cache_breakpoint":{"mode":"explicit"}},{"text":"c","type":"input_text"}],"role":"developer","type":"message"},{"role":"user","content":"hi"}`, []api.Message{
-			{Role: "system", Content: "a"}, {Role: "developer", Content: "b\nc"}, user,
+			{Role: "system", Content: "a"}, {Role: "developer", Content: "b\nc", Parts: []api.Part{{Text: "b"}, {Text: "c"}}}, user,
 		}},
 		{"an answer with a refusal", `{"role":"assistant","content":[{"type":"refusal","refusal":"no"}],"phase":"final_answer"},{"role":"user","content":"hi"}`, []api.Message{{Role: "assistant", Content: "no"}, user}},
 		{"a whole turn", `{"role":"user","content":"hi"},` + strings.Join([]string{thought("hm"), spoken("wait"), call1, call2, result1, result2, spoken("done")}, ","), []api.Message{
 			user,
 			{Role: "assistant", Reasoning: "hm", Content: "wait", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
 			{Role: "tool", ToolCallID: "c1", Content: "one"},
-			{Role: "tool", ToolCallID: "c2", Content: "two"},
+			{Role: "tool", ToolCallID: "c2", Content: "two", Parts: []api.Part{{Text: "two"}}},
 			{Role: "assistant", Content: "done"},
 		}},
 		{"images", `{"role":"user","content":[{"type":"input_text","text":"a"},{"image_url":"http://x","type":"input_image","detail":"low"},{"type":"input_text","text":"b"}]},` + call1 +
@@ -164,7 +165,7 @@ func TestDecodeItems(t *testing.T) {
 		{"a text between calls", strings.Join([]string{spoken("a"), call1, spoken("b"), call2, result1, result2}, ","), []api.Message{
 			{Role: "assistant", Content: "a\nb", ToolCalls: []byte("[" + chat1 + "," + chat2 + "]")},
 			{Role: "tool", ToolCallID: "c1", Content: "one"},
-			{Role: "tool", ToolCallID: "c2", Content: "two"},
+			{Role: "tool", ToolCallID: "c2", Content: "two", Parts: []api.Part{{Text: "two"}}},
 		}},
 		{"texts follow each other", spoken("a") + `,` + spoken("b") + `,` + thought("c") + `,` + spoken("d"), []api.Message{
 			{Role: "assistant", Content: "a"}, {Role: "assistant", Content: "b"}, {Role: "assistant", Reasoning: "c", Content: "d"},
@@ -248,7 +249,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"input":"x","text":{"format":{"type":"json_schema","schema":{}}}`, "text.format", "'name'"},
 		{`"input":"x","text":{"format":{"type":"json_schema","name":"a.b","schema":{}}}`, "text.format.name", "letters"},
 		{`"input":"x","text":{"format":{"type":"text","name":"n"}}`, "text.format.name", "Unsupported"},
-		{`"input":"x","text":{"verbosity":"low"}`, "text.verbosity", "not supported"},
+		{`"input":"x","text":{"verbosity":"loud"}`, "text.verbosity", "low, medium and high"},
 		{`"input":"x","text":{"tone":"low"}`, "text.tone", "Unsupported"},
 		{`"input":"x","reasoning":{"effort":"huge"}`, "reasoning.effort", "one of"},
 		{`"input":"x","reasoning":{"context":"all_turns"}`, "reasoning.context", "not supported"},

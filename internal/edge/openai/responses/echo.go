@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"cmp"
 	"strconv"
 
 	"penstock/internal/edge/api"
@@ -19,6 +20,7 @@ type echo struct {
 	tools            []tool
 	choice           choice
 	format           format
+	verbosity        string // "" is medium
 	maxToolCalls     int
 	topLogprobs      int
 }
@@ -45,7 +47,9 @@ func (q *Request) appendEcho(dst []byte) []byte {
 	dst = appendNumber(dst, q.Temperature)
 	dst = append(dst, `,"text":{"format":`...)
 	dst = e.format.append(dst)
-	dst = append(dst, `,"verbosity":"medium"},"tool_choice":`...)
+	dst = append(dst, `,"verbosity":"`...)
+	dst = append(dst, cmp.Or(e.verbosity, "medium")...)
+	dst = append(dst, `"},"tool_choice":`...)
 	dst = e.choice.append(dst)
 	dst = append(dst, `,"tools":[`...)
 	for i := range e.tools {

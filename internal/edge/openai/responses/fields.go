@@ -28,7 +28,7 @@ func effective() []api.Field {
 		api.Maps("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
 		api.Maps("tool_choice", choiceSchema),
 		api.Maps("parallel_tool_calls", anyBoolean),
-		api.Maps("text", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["medium",null]}}}`),
+		api.Maps("text", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["low","medium","high",null]}}}`),
 		api.Maps("reasoning", reasoningSchema),
 		api.Maps("max_output_tokens", count),
 

@@ -84,7 +84,7 @@ func (d *decoder) message() error {
 		return d.Refuse("needs a 'role'")
 	case !content:
 		return d.Refuse("needs 'content'")
-	case m.Role == "assistant" && m.Parts != nil:
+	case m.Role == "assistant" && m.HasMedia():
 		return d.Refuse("shows media, which an assistant's message cannot: put them into one of the user")
 	case m.Role == "assistant":
 		d.say(m.Content)
@@ -240,7 +240,7 @@ func (d *decoder) content(m *api.Message) error {
 func (d *decoder) thoughts(dst *string) error {
 	var m api.Message
 	err := d.parts(&m)
-	if err == nil && m.Parts != nil {
+	if err == nil && m.HasMedia() {
 		return d.Refuse("shows media, and reasoning is text")
 	}
 	*dst = m.Content
@@ -263,7 +263,7 @@ func (d *decoder) parts(m *api.Message) error {
 		text.WriteString(d.pieces[i].Text)
 	}
 	m.Content = text.String()
-	if texts < len(d.pieces) {
+	if len(d.pieces) > 0 {
 		m.Parts = slices.Clone(d.pieces)
 	}
 	return err

@@ -75,7 +75,7 @@ func responseSchema(statuses ...string) string {
 		"previous_response_id", null, "prompt_cache_key", stringOrNull,
 		"reasoning", closed("effort", stringOrNull, "summary", null), "safety_identifier", stringOrNull,
 		"service_tier", `{"const":"default"}`, "store", `{"const":false}`, "temperature", numberOrNull,
-		"text", closed("format", formatSchema, "verbosity", `{"const":"medium"}`),
+		"text", closed("format", formatSchema, "verbosity", `{"enum":["low","medium","high"]}`),
 		"tool_choice", choiceSchema, "tools", listOf(toolSchema), "top_logprobs", aCount, "top_p", numberOrNull,
 		"truncation", `{"const":"disabled"}`, "user", stringOrNull,
 		"usage", anyOf(null, usageSchema()), "nvext?", `{"$ref":"#/components/schemas/AnswerExt"}`,

@@ -33,11 +33,25 @@ func (d *decoder) text(key string) error {
 	}
 	switch key {
 	case "verbosity":
-		return d.usual("medium")
+		return d.verbosity()
 	case "format":
 		return d.format()
 	}
 	return d.Unsupported()
+}
+
+// verbosity reads a hint how long the answer should be, which the answer repeats.
+func (d *decoder) verbosity() error {
+	s, err := d.String()
+	if err != nil {
+		return err
+	}
+	switch s {
+	case "low", "medium", "high":
+		d.req.echo.verbosity = s
+		return nil
+	}
+	return d.Refuse("must be one of low, medium and high")
 }
 
 // format reads what the text of the answer must be.

@@ -70,6 +70,19 @@ func readApplied(t *testing.T) (f applied) {
 	return f
 }
 
+// renderAsSent renders a conversation without the steps that servers take before: the reference leaves
+// those to its caller.
+func renderAsSent(s *scripted, c *prep.Chat) ([]prep.Segment, error) {
+	if err := checkFlags(c); err != nil {
+		return nil, err
+	}
+	messages, err := dictionaries(c, func(_ string, content any) any { return content })
+	if err != nil {
+		return nil, err
+	}
+	return s.render(nil, c, s.script(c), messages)
+}
+
 // TestApplied holds whole conversations, in templates in the styles of families
 // of models, against the reference's prompts, byte for byte.
 func TestApplied(t *testing.T) {
@@ -103,7 +116,7 @@ func TestApplied(t *testing.T) {
 				chat.Messages = append(chat.Messages, c.Messages[j].message())
 			}
 			what := fmt.Sprintf("%s, conversation %d", name, i)
-			got, err := s.Render(nil, chat)
+			got, err := renderAsSent(s, chat)
 			want := f.Results[name][i]
 			var refused *fault.Error
 			switch {

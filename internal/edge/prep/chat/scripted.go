@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -20,14 +21,35 @@ import (
 // keep the two apart.
 //
 // The variables are those that apply_chat_template of Python's transformers
-// gives, with one step before that servers take: arguments of tool calls that are
-// JSON in a text become the object. The keys of a message come in one order,
+// gives, with the steps before that servers take: arguments of tool calls that are
+// JSON in a text become the object, and what a developer says is shown to a template
+// that does not know the role as the system's. The keys of a message come in one order,
 // whatever the client's was.
 type scripted struct {
-	plain *jinja.Template
-	tools *jinja.Template // for requests with tools
+	plain *script
+	tools *script // for requests with tools
 	named map[string]string
 	now   func() time.Time
+}
+
+// script is one template of a checkpoint.
+type script struct {
+	*jinja.Template
+	developer bool // it knows messages of the role developer
+	// lists are by the rule: they report whether it is handed the content of messages as lists.
+	lists [len(contentRules)]func() bool
+}
+
+func compile(source string) (*script, error) {
+	t, err := jinja.Compile(source)
+	if err != nil {
+		return nil, err
+	}
+	s := &script{Template: t, developer: namesDeveloper(source)}
+	for i := range contentRules {
+		s.lists[i] = sync.OnceValue(func() bool { return contentRules[i].lists(t, source) })
+	}
+	return s, nil
 }
 
 // tokenizerConfig is what a template needs of tokenizer_config.json.
@@ -134,12 +156,12 @@ func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]strin
 func newScripted(sources, named map[string]string) (*scripted, error) {
 	t := &scripted{named: named, now: time.Now}
 	var err error
-	if t.plain, err = jinja.Compile(sources["default"]); err != nil {
+	if t.plain, err = compile(sources["default"]); err != nil {
 		return nil, err
 	}
 	t.tools = t.plain
 	if source, ok := sources["tool_use"]; ok {
-		if t.tools, err = jinja.Compile(source); err != nil {
+		if t.tools, err = compile(source); err != nil {
 			return nil, err
 		}
 	}
@@ -155,15 +177,62 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	if err := checkFlags(c); err != nil {
 		return dst, err
 	}
-	vars, final, err := t.variables(c)
+	script := t.script(c)
+	messages, err := dictionaries(c, func(role string, content any) any {
+		return contentRules[c.Content].shape(role, content, script.lists[c.Content]())
+	})
 	if err != nil {
 		return dst, err
 	}
-	tmpl := t.plain
-	if len(c.Tools) > 0 {
-		tmpl = t.tools
+	if !script.developer {
+		messages = developersAsSystem(messages)
 	}
-	text, err := tmpl.Render(vars, t.now())
+	return t.render(dst, c, script, messages)
+}
+
+// script returns the template that renders a conversation.
+func (t *scripted) script(c *prep.Chat) *script {
+	if len(c.Tools) > 0 {
+		return t.tools
+	}
+	return t.plain
+}
+
+// shaper returns the form in which a template sees the content of a message of a role. Content is nil, and
+// nil is returned, if there is none.
+type shaper func(role string, content any) any
+
+// dictionaries returns what a template sees of the messages.
+func dictionaries(c *prep.Chat, shape shaper) ([]*jinja.Dict, error) {
+	messages := make([]*jinja.Dict, len(c.Messages))
+	for i := range c.Messages {
+		m, err := message(&c.Messages[i], shape)
+		if err != nil {
+			return nil, refuseMessage(i, err)
+		}
+		messages[i] = m
+	}
+	return messages, nil
+}
+
+func refuseMessage(i int, err error) error {
+	return fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
+}
+
+// render renders messages, which it may change, with the rest of a conversation.
+func (t *scripted) render(dst []prep.Segment, c *prep.Chat, script *script, messages []*jinja.Dict) ([]prep.Segment, error) {
+	final := ""
+	if c.ContinueFinal {
+		var err error
+		if final, err = leaveOpen(messages[len(messages)-1]); err != nil {
+			return dst, refuseMessage(len(c.Messages)-1, err)
+		}
+	}
+	vars, err := t.variables(c, messages)
+	if err != nil {
+		return dst, err
+	}
+	text, err := script.Render(vars, t.now())
 	if err != nil {
 		return dst, err
 	}
@@ -183,27 +252,19 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 // pythonSpace is what Python strips from a text.
 func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-// variables are what the reference gives a template, and the text that is left
-// open, if one is.
-func (t *scripted) variables(c *prep.Chat) (vars *jinja.Dict, final string, err error) {
-	vars = jinja.NewDict()
-	messages := make([]any, len(c.Messages))
-	for i := range c.Messages {
-		m, err := message(&c.Messages[i])
-		if err == nil && c.ContinueFinal && i+1 == len(c.Messages) {
-			final, err = leaveOpen(m)
-		}
-		if err != nil {
-			return nil, "", fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
-		}
-		messages[i] = m
+// variables are what the reference gives a template.
+func (t *scripted) variables(c *prep.Chat, messages []*jinja.Dict) (*jinja.Dict, error) {
+	vars := jinja.NewDict()
+	items := make([]any, len(messages))
+	for i, m := range messages {
+		items[i] = m
 	}
-	vars.Set("messages", jinja.List(messages...))
+	vars.Set("messages", jinja.List(items...))
 	vars.Set("tools", nil)
 	if len(c.Tools) > 0 {
 		tools, err := jinja.FromJSON(c.Tools)
 		if err != nil {
-			return nil, "", fault.Param("tools", "tools: %v", err)
+			return nil, fault.Param("tools", "tools: %v", err)
 		}
 		vars.Set("tools", tools)
 	}
@@ -212,7 +273,7 @@ func (t *scripted) variables(c *prep.Chat) (vars *jinja.Dict, final string, err 
 	for name, text := range t.named {
 		vars.Set(name, text)
 	}
-	return vars, final, setArgs(vars, c.Args)
+	return vars, setArgs(vars, c.Args)
 }
 
 // reserved are the variables that a request sets by fields of their own.
@@ -246,21 +307,25 @@ func setArgs(vars *jinja.Dict, args []byte) error {
 
 // message returns what a template sees of m: only what is there, and what the
 // assistant thought under both names that templates read it by.
-func message(m *prep.Message) (*jinja.Dict, error) {
+func message(m *prep.Message, shape shaper) (*jinja.Dict, error) {
 	d := jinja.NewDict()
 	if m.Reasoning != "" {
 		d.Set("thinking", m.Reasoning)
 	}
 	d.Set("role", m.Role)
+	var content any
 	switch {
 	case len(m.Parts) > 0:
 		parts, err := jinja.FromJSON(m.Parts)
 		if err != nil {
 			return nil, err
 		}
-		d.Set("content", parts)
+		content = parts
 	case !m.NoContent:
-		d.Set("content", m.Content)
+		content = m.Content
+	}
+	if content = shape(m.Role, content); content != nil {
+		d.Set("content", content)
 	}
 	for _, field := range [...]struct{ name, text string }{{"name", m.Name}, {"tool_call_id", m.ToolCallID}, {"reasoning_content", m.Reasoning}} {
 		if field.text != "" {

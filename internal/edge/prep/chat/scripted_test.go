@@ -94,7 +94,7 @@ func TestOwnTemplateContinues(t *testing.T) {
 func TestOwnTemplateTools(t *testing.T) {
 	named := []map[string]string{
 		{"name": "default", "template": "plain"},
-		{"name": "tool_use", "template": "{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson if m.tool_calls }}{{ m.tool_call_id }}{{ m.content[0].text if m.content is not string }}{{ m.reasoning_content }};{% endfor %}"},
+		{"name": "tool_use", "template": "{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson if m.tool_calls }}{{ m.tool_call_id }}{{ m.content }}{{ m.reasoning_content }};{% endfor %}"},
 	}
 	p := ownTemplate(t, map[string]any{"chat_template": named}, "")
 	chat := &prep.Chat{Tools: []byte(`[{"z":1,"a":"<é>"}]`), Messages: []prep.Message{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -60,7 +61,7 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	}
 	var b strings.Builder
 	for i, call := range calls {
-		if i > 0 || m.Content != "" {
+		if i > 0 || says(m) {
 			b.WriteByte('\n')
 		}
 		name, err := json.Marshal(call.Function.Name)
@@ -70,4 +71,13 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 		b.WriteString("<tool_call>\n{\"name\": " + string(name) + ", \"arguments\": " + call.Function.Arguments + "}\n</tool_call>")
 	}
 	return append(dst, prep.Segment{Text: b.String()}), nil
+}
+
+// says reports whether a message has a text.
+func says(m *prep.Message) bool {
+	if len(m.Parts) == 0 {
+		return m.Content != ""
+	}
+	parts, err := prep.ReadParts(m.Parts)
+	return err == nil && slices.ContainsFunc(parts, func(p prep.ContentPart) bool { return p.Type != "text" || p.Text != "" })
 }

@@ -42,6 +42,7 @@ type Template struct {
 	frame   *frame
 	blocks  map[string]*blockStmt
 	globals *scope
+	survey  survey
 }
 
 // failure is what throw panics with; it does not leave the package.

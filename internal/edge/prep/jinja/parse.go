@@ -24,6 +24,7 @@ type parser struct {
 	all     []*frame
 	// branches is how many conditions are around within the frame.
 	branches int
+	survey   survey
 }
 
 // unknown is the name of a filter or test, and the frame that it is in.
@@ -57,6 +58,7 @@ func parse(source string) *Template {
 	for _, f := range p.all {
 		f.settle()
 	}
+	t.survey = p.survey
 	return t
 }
 
@@ -183,7 +185,7 @@ func (p *parser) statement() stmt {
 		p.sets(n.name)
 		f := p.within(func() {
 			m = p.signature(n.name, t.line)
-			p.expectBody(m, "endmacro")
+			p.survey.inMacro(m, func() { p.expectBody(m, "endmacro") })
 		})
 		m.frame = f
 		return &macroStmt{m}
@@ -249,6 +251,7 @@ func (p *parser) forStmt(t lexeme) stmt {
 			f.test = p.expr()
 		}
 	})
+	p.survey.addLoop(f)
 	f.recursive = p.skipName("recursive")
 	p.loops++
 	var end string
@@ -292,6 +295,7 @@ func (p *parser) set(t lexeme) stmt {
 	if p.skipOp("=") {
 		s := &setStmt{t.line, target, p.tuple(true)}
 		p.setsAll(target)
+		p.survey.sets = append(p.survey.sets, s)
 		return s
 	}
 	s := &setBlockStmt{line: t.line, target: target}
@@ -735,7 +739,9 @@ func (p *parser) subscribed() expr {
 
 func (p *parser) callOf(callee expr) expr {
 	line := p.cur().line
-	return &callExpr{line, callee, p.arguments()}
+	call := &callExpr{line, callee, p.arguments()}
+	p.survey.calls = append(p.survey.calls, call)
+	return call
 }
 
 func (p *parser) arguments() argList {

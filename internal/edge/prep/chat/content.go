@@ -1,0 +1,157 @@
+package chat
+
+import (
+	"strings"
+	"time"
+
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/jinja"
+)
+
+// contentRule is a rule of package prep: how the content of messages is shaped for a template.
+type contentRule struct {
+	// lists reports whether a template is handed lists of parts.
+	lists func(t *jinja.Template, source string) bool
+	// wraps says that a text becomes a list too, where lists are handed over; noneIsList that no content is
+	// an empty one there, and not a text.
+	wraps, noneIsList bool
+	// toolTexts says that what a tool says is a text even there.
+	toolTexts bool
+	// join makes one text of those of several parts.
+	join func(texts []string) string
+}
+
+// contentRules are the rules by their number. Their sources: vLLM's vllm/renderers/hf.py and
+// chat_utils (0.32, 0.33), SGLang's srt/parser/jinja_template_utils.py and serving_chat.py (0.5.17, 0.5.23),
+// TensorRT-LLM's serve/chat_utils.py, llama.cpp's common/chat.cpp and its tests of what a template requires.
+var contentRules = [...]contentRule{
+	prep.ContentVLLM: {
+		lists: func(t *jinja.Template, _ string) bool { return t.LoopsOverContent() },
+		wraps: true, noneIsList: true, toolTexts: true, join: joinSaid("\n"),
+	},
+	prep.ContentSGLang:   {lists: forMedia, toolTexts: true, join: joinAll(" ")},
+	prep.ContentTRTLLM:   {lists: func(*jinja.Template, string) bool { return false }, join: joinSaid("\n")},
+	prep.ContentLlamaCpp: {lists: requiresLists, wraps: true, join: joinFrom("\n")},
+}
+
+// joinAll returns what puts a separator between all texts, joinSaid between those that are not empty, and
+// joinFrom from the first on that is not.
+func joinAll(separator string) func([]string) string {
+	return func(texts []string) string { return strings.Join(texts, separator) }
+}
+
+func joinSaid(separator string) func([]string) string {
+	return func(texts []string) string {
+		var said []string
+		for _, text := range texts {
+			if text != "" {
+				said = append(said, text)
+			}
+		}
+		return strings.Join(said, separator)
+	}
+}
+
+func joinFrom(separator string) func([]string) string {
+	return func(texts []string) string {
+		for len(texts) > 0 && texts[0] == "" {
+			texts = texts[1:]
+		}
+		return strings.Join(texts, separator)
+	}
+}
+
+// forMedia is SGLang's test: a template that has a word of media in it is handed lists, as is one with a loop
+// over the content of what it calls message, msg or m.
+func forMedia(t *jinja.Template, source string) bool {
+	for _, word := range [...]string{"image", "audio", "video", "vision"} {
+		if strings.Contains(source, word) {
+			return true
+		}
+	}
+	for _, name := range [...]string{"message", "msg", "m"} {
+		if t.LoopsOver(name, "content") {
+			return true
+		}
+	}
+	return false
+}
+
+// requiresLists is llama.cpp's test: a template that shows a message of the user that is a list, and not
+// the same as a text.
+func requiresLists(t *jinja.Template, _ string) bool {
+	const needle = "<User Needle>"
+	shows := func(content any) bool {
+		m := jinja.NewDict()
+		m.Set("role", "user")
+		m.Set("content", content)
+		vars := jinja.NewDict()
+		vars.Set("messages", jinja.List(m))
+		for _, name := range [...]string{"tools", "documents"} {
+			vars.Set(name, nil)
+		}
+		vars.Set("add_generation_prompt", false)
+		vars.Set("bos_token", "")
+		vars.Set("eos_token", "")
+		text, err := t.Render(vars, time.Unix(0, 0).UTC())
+		return err == nil && strings.Contains(text, needle)
+	}
+	return !shows(needle) && shows(jinja.List(textPart(needle)))
+}
+
+func textPart(text string) *jinja.Dict {
+	part := jinja.NewDict()
+	part.Set("type", "text")
+	part.Set("text", text)
+	return part
+}
+
+// shape returns the form that the rule gives the content of a message of a role, for a template that is
+// handed lists or is not; content is nil if there is none. Parts that show media stay as they are: only
+// lists have a place for them.
+func (r *contentRule) shape(role string, content any, lists bool) any {
+	if content == nil {
+		if lists && r.noneIsList {
+			return jinja.List()
+		}
+		content = ""
+	}
+	lists = lists && !(r.toolTexts && role == "tool")
+	if text, ok := content.(string); ok {
+		if lists && r.wraps {
+			return partsOf([]string{text})
+		}
+		return text
+	}
+	texts, ok := textsOf(content)
+	if !ok || lists {
+		return content
+	}
+	return r.join(texts)
+}
+
+// textsOf returns the texts of parts; ok is false if one of them is something else.
+func textsOf(parts any) (texts []string, ok bool) {
+	for _, item := range jinja.Items(parts) {
+		part, ok := item.(*jinja.Dict)
+		if !ok {
+			return nil, false
+		}
+		kind, _ := part.Get("type")
+		v, _ := part.Get("text")
+		text, isText := v.(string)
+		if kind != "text" || !isText {
+			return nil, false
+		}
+		texts = append(texts, text)
+	}
+	return texts, true
+}
+
+func partsOf(texts []string) any {
+	parts := make([]any, len(texts))
+	for i, text := range texts {
+		parts[i] = textPart(text)
+	}
+	return jinja.List(parts...)
+}
