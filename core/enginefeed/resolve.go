@@ -200,9 +200,9 @@ func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
 		return
 	case n.held+path > maxStemBlocks || t.blocks.n+t.pieces.n+t.per+1 > t.cfg.MaxBlocks:
 		return
-	case len(p.salt.LoRA) > maxSalt || len(p.salt.Namespace) > maxSalt, p.salt.Namespace != "" && !t.veil.told:
+	case len(p.salt.LoRA) > maxSalt || len(p.salt.Namespace) > maxSalt, p.salt.Namespace != "" && !t.veil.told, p.salt.LoRA != "" && !t.adapters.told:
 		return
-	case p.salt.Namespace == "" && t.veil.hides(&Event{Tokens: p.view}, t.cfg.EngineBlock, 0):
+	case p.salt.Namespace == "" && t.veiled(&Event{Tokens: p.view}, 0):
 		return
 	}
 	salt, ok := t.salts.of(p.salt)

@@ -186,7 +186,7 @@ func (s *storing) begin(n int) bool {
 	if id := t.find(s.e.Hashes[0]); id != 0 && t.saltOfBlock(id) == opaque {
 		s.salt = opaque // what it was taken for at first
 		return true
-	} else if id == 0 && t.veil.hides(s.e, t.cfg.EngineBlock, n) {
+	} else if id == 0 && t.veiled(s.e, n) {
 		s.salt = opaque
 		return true
 	}

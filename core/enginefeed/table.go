@@ -28,6 +28,9 @@ type Config struct {
 	EngineBlock int
 	// Adapters names the adapters that events name by the engine's number only; "" is no adapter. It may be nil.
 	Adapters map[int64]string
+	// HidesAdapters says that events do not tell of adapters: blocks with the same tokens have one name, whichever
+	// adapter computed them.
+	HidesAdapters bool
 	// Clears is what the engine means by a clear.
 	Clears Scope
 	// MaxBlocks is how many of the engine's blocks are remembered; 0 is what makes 4 Mi of ours, up to
@@ -93,7 +96,8 @@ type Table struct {
 	// doubtful are names that several blocks have, useless says that they are too many.
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
-	veil     veil
+	veil     veil // of salts
+	adapters veil
 	seen     sizes
 	stats    Stats
 	// partial says that the engine may have blocks that are not known, orphaned that an orphan showed it.
@@ -122,6 +126,7 @@ func NewTable(cfg Config) (*Table, error) {
 	t.blocks.factor, t.pieces.factor = factor|1, factor|1
 	t.salts.size = cfg.BlockSize
 	t.pieces.tokens = cfg.EngineBlock
+	t.adapters.told = !cfg.HidesAdapters
 	return t, nil
 }
 

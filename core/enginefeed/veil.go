@@ -45,6 +45,23 @@ func (v *veil) begin(prompt []kv.Token, size int, counts bool) {
 	v.starts[digest] = counts || v.starts[digest]
 }
 
+// Adapted says that a prompt is sent to an adapter, before it is. It reports whether events tell of adapters; if they do
+// not, what begins as the prompt is not believed.
+func (t *Table) Adapted(prompt []kv.Token) (told bool) {
+	t.adapters.begin(prompt, t.cfg.EngineBlock, true)
+	return t.adapters.told
+}
+
+// Adapterless returns how many blocks were not believed because the engine's events do not tell of adapters.
+func (t *Table) Adapterless() uint64 { return t.adapters.hidden }
+
+// veiled reports whether the beginning of a prompt may be under a salt or an adapter of which e does not tell, and counts
+// its n blocks if so.
+func (t *Table) veiled(e *Event, n int) bool {
+	salted := t.veil.hides(e, t.cfg.EngineBlock, n)
+	return t.adapters.hides(e, t.cfg.EngineBlock, n) || salted
+}
+
 // TellsSalts reports whether an event showed that the engine's events tell of salts.
 func (t *Table) TellsSalts() bool { return t.veil.told }
 

@@ -83,3 +83,26 @@ func count(events []kv.Event) (n int) {
 	}
 	return n
 }
+
+// TestVeilOfAdapters: events that tell of salts may hide adapters. What begins as an adapter's prompt is not believed then.
+func TestVeilOfAdapters(t *testing.T) {
+	for _, hides := range []bool{false, true} {
+		table, err := NewTable(Config{BlockSize: 4, HidesAdapters: hides})
+		if err != nil {
+			t.Fatal(err)
+		}
+		salted := Event{Kind: Stored, Hashes: []kv.EngineHash{1}, Tokens: []kv.Token{9, 9, 9, 9}, BlockSize: 4, Group: -1, Salt: "s"}
+		table.Apply(&Batch{Events: []Event{salted}}, nil)
+		if told := table.Adapted([]kv.Token{1, 2, 3, 4, 5}); told == hides {
+			t.Errorf("adapters are hidden: %v, told: %v", hides, told)
+		}
+		store := Event{Kind: Stored, Hashes: []kv.EngineHash{2, 3}, Tokens: []kv.Token{1, 2, 3, 4, 5, 6, 7, 8}, BlockSize: 4, Group: -1}
+		want := 2
+		if hides {
+			want = 0
+		}
+		if n := count(table.Apply(&Batch{Events: []Event{store}}, nil)); n != want || table.Adapterless() != uint64(2-want) {
+			t.Errorf("adapters are hidden: %v, %d blocks are stored, %d are not believed", hides, n, table.Adapterless())
+		}
+	}
+}

@@ -299,16 +299,17 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
 func (f *feed) knows() bool                        { return false }
 
-// begin tells the table of a salted prompt. Nothing is predicted of it unless events are known to tell of salts.
+// begin tells the table of a prompt under a salt or of an adapter. Nothing is predicted of it unless events tell of those.
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
 	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
 	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
-	if p.Request.Salt.Namespace == "" {
-		return 0, out
+	told := p.Request.Salt.LoRA == "" || f.table.Adapted(p.Request.Prompt)
+	if p.Request.Salt.Namespace != "" {
+		f.table.Salted(p.Request.Prompt)
+		told = told && f.table.TellsSalts()
 	}
-	f.table.Salted(p.Request.Prompt)
-	if !f.table.TellsSalts() {
+	if !told {
 		return noGuess, out
 	}
 	return 0, out
@@ -390,6 +391,10 @@ func (f *feed) warnings() []engine.Warning {
 	if n := f.table.Saltless(); n > 0 {
 		add(engine.WarnMispredict, "upgrade it: vLLM 0.22 and later tell, and SGLang that says where it publishes",
 			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
+	}
+	if n := f.table.Adapterless(); n > 0 {
+		add(engine.WarnMispredict, "upgrade it: SGLang 0.5.22 and later tell",
+			"the engine's cache events do not tell of LoRA adapters: an adapter's prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
 	out = append(out, f.sight.warnings(f.table.Stats())...)
 	if err := f.table.Err(); err != nil {

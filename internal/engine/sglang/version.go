@@ -15,6 +15,7 @@ type version [3]int
 var (
 	takesExtraKey  = version{0, 5, 11} // extra_key reaches the cache; before, neither field did
 	takesCacheSalt = version{0, 5, 18} // cache_salt reaches the cache, and events tell of it; before, it was ignored
+	tellsAdapters  = version{0, 5, 22} // events tell of LoRA adapters; before, blocks with the same tokens had one name
 )
 
 // parseVersion reads the version that a server says of itself: 0.5.17, 0.5.6.post2, 0.5.18rc1. ok is false for what is no
@@ -39,6 +40,13 @@ func parseVersion(text string) (v version, ok bool) {
 }
 
 func (v version) before(o version) bool { return slices.Compare(v[:], o[:]) < 0 }
+
+// hidesAdapters reports whether the events of a version do not tell of LoRA adapters. A version that is no release is taken
+// for a new one.
+func hidesAdapters(text string) bool {
+	v, ok := parseVersion(text)
+	return ok && v.before(tellsAdapters)
+}
 
 // saltFields returns the fields of /generate that keep caches apart in a version, and what is known of it: that it
 // ignores both, or that a proof is to decide. One that is not known gets both, as what it does not know it passes over.

@@ -212,7 +212,7 @@ def recovery(p, engines, worker, block, seed=700):
         row = p.ask("down", text)
         check(f"prompt {i} is served while worker {worker} is down", row["worker"] in other, row)
     check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
-    engines[worker - 1].start().ready(600)
+    engines[worker - 1].start().ready(1200)
     check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
     forgotten = until(lambda: all(p.explain(text)[0].get(worker) == 0 for text in held), 30)
     check("its old cache is forgotten", forgotten, [p.explain(text)[0] for text in held])

@@ -51,7 +51,7 @@ class Running:
             for e in engines:
                 e.start()
             for e in engines:
-                e.ready(600)
+                e.ready(1200)
             self.penstock = Penstock(binary, model, self.work, [given(e, directory, **options) for e in engines])
         except BaseException:
             self.end()

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -25,10 +26,11 @@ def free_ports(count):
 
 
 def free_ranges(count, size):
-    """The first ports of ranges that were free a moment ago."""
+    """The first ports of ranges that were free a moment ago. They are below those that systems hand out, so that a slow
+    engine finds them free when it comes to bind them."""
     firsts = []
     while len(firsts) < count:
-        (first,) = free_ports(1)
+        first = random.randrange(15000, 30000)
         held = []
         try:
             held = [socket.create_server(("127.0.0.1", first + i)) for i in range(size)]
@@ -145,7 +147,7 @@ def sglang(directory, model, work, name="sglang", page=16, ranks=1, tokens=16384
     """An SGLang, in a directory of install.sh; ranks are data-parallel, each with room for so many tokens."""
     directory, work = pathlib.Path(directory), pathlib.Path(work)
     # Rank r publishes at the first port + r; both ranges are free with the ports between them.
-    port, published, replayed = free_ports(1) + free_ranges(2, ranks)
+    port, published, replayed = free_ranges(3, ranks)
     endpoints = {"endpoint": f"tcp://0.0.0.0:{published}"} | ({"replay_endpoint": f"tcp://0.0.0.0:{replayed}"} if replay else {})
     command = [
         str(directory / "bin/python"), "-m", "sglang.launch_server",
