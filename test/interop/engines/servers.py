@@ -154,7 +154,7 @@ def sglang(directory, model, work, name="sglang", page=16, ranks=1, tokens=16384
         "--model-path", str(pathlib.Path(model) / "model"), "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
         "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
         "--disable-overlap-schedule", "--enable-metrics", "--enable-cache-report", "--max-total-tokens", str(tokens),
-        "--max-running-requests", "16", "--context-length", str(context), "--mem-fraction-static", "0.05", "--page-size", str(page),
+        "--max-running-requests", "16", "--context-length", str(context), "--mem-fraction-static", "0.5", "--page-size", str(page),
         "--random-seed", "0", "--dp-size", str(ranks),
         "--sleep-on-idle",  # without it an idle engine takes a core
         *arguments,
