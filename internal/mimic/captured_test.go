@@ -12,6 +12,9 @@ import (
 
 	"penstock/core/enginefeed"
 	"penstock/core/kv"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/edge/prep/token"
 	"penstock/internal/mimic"
 )
 
@@ -62,6 +65,31 @@ func loadCapture(t *testing.T, version string) (c capture) {
 	return c
 }
 
+// template is that of the model which the real servers had (test/interop/engines/make_model.py).
+const template = "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}" +
+	"{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+
+// withTemplate opens the built-in vocabulary with that template.
+func withTemplate(t *testing.T) *prep.Pipeline {
+	t.Helper()
+	tokenizer, _ := token.BuiltinFiles()
+	config, err := json.Marshal(map[string]string{"bos_token": "<|begin|>", "eos_token": "<|end|>", "chat_template": template})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{"tokenizer.json": tokenizer, "tokenizer_config.json": config, "config.json": []byte("{}")} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipe
+}
+
 // TestCapturedSGLang asks the imitation what a real server was asked. Statuses, cached tokens, events and the tokens of
 // /tokenize must be the same, and an answer may have no field which the real one does not have.
 func TestCapturedSGLang(t *testing.T) {
@@ -69,7 +97,7 @@ func TestCapturedSGLang(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			c := loadCapture(t, version)
 			s := start(t, mimic.Config{
-				Dialect: mimic.SGLang, EngineVersion: version, Open: opener(t, shape{size: c.BlockSize, context: 4096}), Models: []string{"tiny"},
+				Dialect: mimic.SGLang, EngineVersion: version, Pipe: withTemplate(t), Open: opener(t, shape{size: c.BlockSize, context: 4096}), Models: []string{"tiny"},
 				KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Adapters: []mimic.Adapter{{Name: "ad", Path: "/ad"}}, Seed: 3,
 			})
 			in := subscribe(t, s, 0)

@@ -73,7 +73,9 @@ func start(t testing.TB, cfg mimic.Config) *mimic.Server {
 	if cfg.Open == nil {
 		cfg.Open = opener(t, shape{})
 	}
-	cfg.Pipe = pipe
+	if cfg.Pipe == nil {
+		cfg.Pipe = pipe
+	}
 	s, err := mimic.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func TestSGLangStarts(t *testing.T) {
 
 // TestSGLangTextParts: parts of a message that are texts are one with spaces between them.
 func TestSGLangTextParts(t *testing.T) {
-	s := start(t, mimic.Config{Dialect: mimic.SGLang, Seed: 3})
+	s := start(t, mimic.Config{Dialect: mimic.SGLang, Pipe: withTemplate(t), Seed: 3})
 	tokens := func(content string) string {
 		status, _, body := ask(t, s, "POST", "/tokenize", `{"messages":[{"role":"user","content":`+content+`}]}`)
 		if status != http.StatusOK {
