@@ -85,6 +85,8 @@ def two_engines(binary, model, directory, work):
         "--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--lora-paths", f"ad={model}/adapter",
         "--constrained-json-disable-any-whitespace",
     )  # fmt: skip
+    if version(directory) < (0, 5, 20):  # whose xgrammar has no way for CPUs
+        arguments += ("--grammar-backend", "llguidance")
     engines = [servers.sglang(directory, model, work, f"sglang{i}", page=block, replay=i == 1, arguments=arguments) for i in (1, 2)]
     running = Running(binary, model, directory, work, "two engines", engines)
     with running as p:
@@ -122,8 +124,9 @@ def isolated(p, block, model, seed, told):
             fields["nvext"] = {"backend_instance_id": 1}
         row = p.ask(f"salt {salt or 'none'}, {model}" + ("" if told else ", untold"), text, model=model, **fields)
         seen.append((row["predicted"], row["reported"]))
-        right = row["predicted"] == row["reported"] if told else not row["predicted"]
-        check.check(f"{model}, salt {salt or 'none'}: predicted is reported" if told else f"{model}, salt {salt or 'none'}: nothing is predicted", right, row)
+        # What was sent two seconds ago is expected to be there without an event.
+        right = row["predicted"] == row["reported"] or not told and not row["predicted"]
+        check.check(f"{model}, salt {salt or 'none'}: predicted is reported" + ("" if told else ", or nothing is predicted"), right, row)
         until(lambda: False, 1)  # explain does not take salts, so nothing says that the events have come
     hits = [reported > 0 for _, reported in seen]
     check.check(f"{model}: salts keep caches apart", hits == [False, True, False, False, True], seen)
