@@ -73,9 +73,11 @@ class Running:
             e.stop()
 
 
-def no_warnings(p):
+def no_warnings(p, replay=True):
+    """Without replay it is said that what was cached before, as by the engine's own warm-up, is not known."""
     rows = p.workers()
-    check.check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+    warnings = [w for r in rows.values() for w in r["warnings"] if replay or w["code"] != "kv_events_lost"]
+    check.check("no engine has warnings", not warnings, warnings)
     return rows
 
 
@@ -88,7 +90,7 @@ def two_engines(binary, model, directory, work):
     engines = [servers.sglang(directory, model, work, f"sglang{i}", page=block, replay=i == 1, arguments=arguments) for i in (1, 2)]
     running = Running(binary, model, directory, work, "two engines", engines)
     with running as p:
-        rows = no_warnings(p)
+        rows = no_warnings(p, replay=False)
         check.check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"sglang"}, rows)
         check.conversations(p, block, 6)
         used = {row["worker"] for row in check.table}
@@ -100,7 +102,10 @@ def two_engines(binary, model, directory, work):
         if tells_adapters:
             check.adapters(p, block)
         isolated(p, block, "ad", 501, tells_adapters)
-        schema(p)
+        if version(directory) >= (0, 5, 18):
+            schema(p)
+        else:
+            print("LEFT OUT: answers by a schema, for which this release has no code for CPUs")
         check.check("every feed is live", all(r["feed"]["state"] == "live" for r in p.workers().values()), p.workers())
         check.passed_on(binary, model, running.work, given(engines[0], directory))
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
@@ -122,8 +127,9 @@ def isolated(p, block, model, seed, told):
             fields["nvext"] = {"backend_instance_id": 1}
         row = p.ask(f"salt {salt or 'none'}, {model}" + ("" if told else ", untold"), text, model=model, **fields)
         seen.append((row["predicted"], row["reported"]))
-        right = row["predicted"] == row["reported"] if told else not row["predicted"]
-        check.check(f"{model}, salt {salt or 'none'}: predicted is reported" if told else f"{model}, salt {salt or 'none'}: nothing is predicted", right, row)
+        # What was sent two seconds ago is expected to be there without an event.
+        right = row["predicted"] == row["reported"] or not told and not row["predicted"]
+        check.check(f"{model}, salt {salt or 'none'}: predicted is reported" + ("" if told else ", or nothing is predicted"), right, row)
         until(lambda: False, 1)  # explain does not take salts, so nothing says that the events have come
     hits = [reported > 0 for _, reported in seen]
     check.check(f"{model}: salts keep caches apart", hits == [False, True, False, False, True], seen)
@@ -162,7 +168,7 @@ def two_ranks(binary, model, directory, work):
     block = 64
     engine = servers.sglang(directory, model, work, "ranks", page=block, ranks=2, tokens=2048, context=2048, replay=False)
     with Running(binary, model, directory, work, "two ranks", [engine]) as p:
-        rows = no_warnings(p)
+        rows = no_warnings(p, replay=False)
         check.check("two ranks are two workers", len(rows) == 2, rows)
         began = len(check.table)
         check.conversations(p, block, 2)
