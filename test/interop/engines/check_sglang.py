@@ -19,10 +19,7 @@ import make_vision_model
 import pictures as shown
 import servers
 from check import Penstock, agrees, near, until, words
-
-
-def version(directory):
-    return tuple(map(int, servers.pathlib.Path(directory, "version").read_text().strip().split(".")))
+from servers import sglang_version as version
 
 
 def given(engine, directory, **options):

@@ -143,6 +143,10 @@ def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048
     )  # fmt: skip
 
 
+def sglang_version(directory):
+    return tuple(map(int, (pathlib.Path(directory) / "version").read_text().strip().split(".")))
+
+
 def sglang(directory, model, work, name="sglang", page=16, ranks=1, tokens=16384, context=4096, events=True, replay=True, arguments=()):
     """An SGLang, in a directory of install.sh; ranks are data-parallel, each with room for so many tokens."""
     directory, work = pathlib.Path(directory), pathlib.Path(work)
@@ -168,7 +172,8 @@ def sglang(directory, model, work, name="sglang", page=16, ranks=1, tokens=16384
         "HOME": str(home),
         "HF_HUB_OFFLINE": "1",
         "SGLANG_USE_CPU_ENGINE": "1",
-        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["0-0"] * ranks),
+        # Older releases want one entry for each rank of tensor parallelism, newer ones for each process.
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["0-0"] * (ranks if sglang_version(directory) >= (0, 5, 18) else 1)),
         "OMP_NUM_THREADS": "1",
     }
     local = {key: at.replace("0.0.0.0", "127.0.0.1") for key, at in endpoints.items() if events}
