@@ -10,6 +10,7 @@ import (
 	"image/color"
 	"image/png"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -327,7 +328,11 @@ func TestConversationsApart(t *testing.T) {
 			p.servers = 1                // so that all could be shared
 			p.spec += ",media-check=off" // so that blocks are those of the conversations
 			h := build(t, c.dialect, p)
-			blocks := func() int { return len(h.index()[0]) }
+			blocks := func() int {
+				index := h.index()[0]
+				maps.DeleteFunc(index, func(k string, _ bool) bool { return h.engines[0].own[k] })
+				return len(index)
+			}
 			h.settled()
 			asked := blocks() // of what the engine was asked when it was opened
 			const before = "Look at this closely before you say anything about it at all. "

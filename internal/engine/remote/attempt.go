@@ -368,7 +368,8 @@ func (a *attempt) release() error {
 // end says that no call has anything more.
 func (a *attempt) end() error {
 	if a.open > 0 {
-		return fault.New(fault.Unavailable, "the engine ended its answer before it was complete")
+		// An engine that dies may end its answer in order: it is asked, as if it had broken it off.
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine ended its answer before it was complete", Err: errBrokeOff}
 	}
 	a.flight.whole = true
 	switch {
