@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -92,5 +93,34 @@ func TestSameIsFree(t *testing.T) {
 	p.model = "other"
 	if err := p.same(t.Context()); err == nil {
 		t.Error("another model is taken for the same")
+	}
+}
+
+// TestRadixCacheOn: an engine that was found to reuse nothing, and is started anew with a cache, is another one: its
+// salts are to be proven.
+func TestRadixCacheOn(t *testing.T) {
+	off := true
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
+		case "/server_info":
+			_, _ = fmt.Fprintf(w, `{"version":"0.5.9","disable_radix_cache":%v}`, off)
+		}
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := remote.Spec{Kind: "sglang", URL: u}
+	p := &probe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512, server: serverInfo{DisableRadixCache: true}}
+	defer p.client.Close()
+	if err := p.alive(t.Context()); err != nil {
+		t.Error(err)
+	}
+	off = false
+	if err := p.alive(t.Context()); err == nil {
+		t.Error("an engine that has a cache now is taken for the same")
 	}
 }

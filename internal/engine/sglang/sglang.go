@@ -171,7 +171,17 @@ func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	return p.same(ctx)
+	if err := p.same(ctx); err != nil || !p.server.DisableRadixCache {
+		return err
+	}
+	now := probe{cfg: p.cfg, client: p.client}
+	switch err := now.findServer(ctx); {
+	case err != nil:
+		return err
+	case !now.server.DisableRadixCache: // its cache must be followed, and its salts proven
+		return remote.Another(p.cfg.Spec.URL.Host, "with other settings (the radix cache is on)")
+	}
+	return nil
 }
 
 // same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the
