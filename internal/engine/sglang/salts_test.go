@@ -1,7 +1,6 @@
 package sglang
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -96,16 +95,16 @@ func TestSameIsFree(t *testing.T) {
 	}
 }
 
-// TestRadixCacheOn: an engine that was found to reuse nothing, and is started anew with a cache, is another one: its
-// salts are to be proven.
-func TestRadixCacheOn(t *testing.T) {
-	off := true
+// TestAnotherServer: an engine that was found to reuse nothing, and is started anew with a cache, is another one, as its
+// salts are to be proven; so is one of another version, which has the salt in another field.
+func TestAnotherServer(t *testing.T) {
+	info := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/models":
 			_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
 		case "/server_info":
-			_, _ = fmt.Fprintf(w, `{"version":"0.5.9","disable_radix_cache":%v}`, off)
+			_, _ = io.WriteString(w, info)
 		}
 	}))
 	defer s.Close()
@@ -114,13 +113,22 @@ func TestRadixCacheOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := remote.Spec{Kind: "sglang", URL: u}
-	p := &probe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512, server: serverInfo{DisableRadixCache: true}}
-	defer p.client.Close()
-	if err := p.alive(t.Context()); err != nil {
-		t.Error(err)
+	p := &probe{
+		cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512,
+		server: serverInfo{Version: "0.5.9", DisableRadixCache: true},
 	}
-	off = false
-	if err := p.alive(t.Context()); err == nil {
-		t.Error("an engine that has a cache now is taken for the same")
+	defer p.client.Close()
+	for _, c := range []struct {
+		info string
+		same bool
+	}{
+		{`{"version":"0.5.9","disable_radix_cache":true}`, true},
+		{`{"version":"0.5.9","disable_radix_cache":false}`, false},
+		{`{"version":"0.5.23","disable_radix_cache":true}`, false},
+	} {
+		info = c.info
+		if err := p.alive(t.Context()); (err == nil) != c.same {
+			t.Errorf("%s: %v", c.info, err)
+		}
 	}
 }
