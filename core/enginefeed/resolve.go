@@ -105,14 +105,31 @@ func (t *Table) resolve(p *sent) {
 	if own == nil || own.live == 0 { // what was before it may be gone too
 		return
 	}
-	for _, other := range t.requests.list {
-		if other != p && other.began < own.arrival && t.explains(other, p, own) {
-			return
-		}
-	}
-	if name, end, ok := t.root(p, own); ok {
+	if name, end, ok := t.root(p, own); ok && t.plantable(p, name, end) && !t.explained(p, own) {
 		t.plant(p, name, end)
 	}
+}
+
+// explained reports whether a run can be of another prompt than p. Which one is noted: until it has left, or the engine
+// has said what of it was cached, p need not be looked at again.
+func (t *Table) explained(p *sent, own *run) bool {
+	for _, other := range t.requests.list {
+		if other != p && other.began < own.arrival && t.explains(other, p, own) {
+			p.rival, p.rivalCached = other.number, other.cached
+			return true
+		}
+	}
+	p.rival = 0
+	return false
+}
+
+// rivalled reports whether the prompt that explained what was stored for p still does.
+func (t *Table) rivalled(p *sent) bool {
+	if p.rival == 0 {
+		return false
+	}
+	other := t.requests.find(p.rival)
+	return other != nil && other.cached == p.rivalCached
 }
 
 // located notes, of the requests of which e is a part behind a block that is known, up to where their blocks are known.
@@ -190,21 +207,26 @@ func (t *Table) root(p *sent, r *run) (name kv.EngineHash, end int, ok bool) {
 	}
 }
 
-// plant makes a stem of the beginning of p: its block that ends at end has a name. What waits for that is stored.
-func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
+// plantable reports whether the beginning of p can be made a stem: its block that ends at end has a name.
+func (t *Table) plantable(p *sent, name kv.EngineHash, end int) bool {
 	_, doubtful := t.doubtful[name]
-	path := (end - 1) / t.cfg.BlockSize // blocks of ours before the one with the name
+	path := (end - 1) / t.cfg.BlockSize
 	n := &t.inferred
 	switch {
 	case end <= 0 || doubtful || t.useless || t.find(name) != 0 || n.stems[name] != nil:
-		return
+		return false
 	case n.held+path > maxStemBlocks || t.blocks.n+t.pieces.n+t.per+1 > t.cfg.MaxBlocks:
-		return
+		return false
 	case len(p.salt.LoRA) > maxSalt || len(p.salt.Namespace) > maxSalt, p.salt.Namespace != "" && !t.veil.told, p.salt.LoRA != "" && !t.adapters.told:
-		return
-	case p.salt.Namespace == "" && t.veiled(&Event{Tokens: p.view}, 0):
-		return
+		return false
 	}
+	return p.salt.Namespace != "" || !t.veiled(&Event{Tokens: p.view}, 0)
+}
+
+// plant makes a stem of the beginning of p. What waits for the name is stored.
+func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
+	path := (end - 1) / t.cfg.BlockSize // blocks of ours before the one with the name
+	n := &t.inferred
 	salt, ok := t.salts.of(p.salt)
 	if !ok {
 		return

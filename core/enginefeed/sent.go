@@ -45,6 +45,8 @@ type sent struct {
 	known        int     // up to where its blocks are known by name
 	whole        bool    // it came to its end by itself
 	doubtful     bool    // several names fit it
+	rival        uint64  // the number of a prompt that what was stored for this one may be of; 0 if none is known
+	rivalCached  int     // what was reported of it when that was found
 }
 
 // block returns the i-th block of ours.
@@ -270,7 +272,7 @@ func (t *Table) Settle(now kv.Mono, out []kv.Event) []kv.Event {
 		}
 		if p.closed == 0 {
 			p.closed = max(t.orphans.arrivals, 1)
-		} else if p.tried == q.changes {
+		} else if p.tried == q.changes || t.rivalled(p) {
 			continue
 		}
 		p.tried = q.changes

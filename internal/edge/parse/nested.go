@@ -203,9 +203,10 @@ func (n *nested) hold(p *Parser, text ...byte) {
 // complete ends the parameter that is held.
 func (n *nested) complete(p *Parser) {
 	n.phase = nestedBody
-	if n.size += len(n.raw); n.size > maxHeld {
+	size := len(n.raw) + 1 // one without a text is held too
+	if n.size += size; n.size > maxHeld {
 		n.flush(p)
-		n.size = len(n.raw)
+		n.size = size
 	}
 	n.name, n.pending = n.key, append(n.pending, parseElement(n.raw))
 }
@@ -276,8 +277,8 @@ func parseElement(raw []byte) *element {
 		if !found {
 			break
 		}
-		tag, after, ok := bytes.Cut(rest, []byte(">"))
-		name := string(tag)
+		tag, _, ok := bytes.Cut(rest[:min(len(rest), maxName)], []byte(">"))
+		name, after := string(tag), rest[min(len(rest), len(tag)+1):]
 		switch {
 		case ok && len(open) > 1 && name == "/"+top.name:
 			open, raw = open[:len(open)-1], after
@@ -298,7 +299,7 @@ func appendMember(dst []byte, es []*element, s *schema) []byte {
 		return es[0].append(dst, s)
 	}
 	if c, kind := s.container(); kind == typeArray { // each is an item
-		s = c.Items
+		s = c.items
 	}
 	return appendItems(dst, es, s)
 }
@@ -321,7 +322,7 @@ func (e *element) append(dst []byte, s *schema) []byte {
 	blank := len(bytes.TrimSpace(e.text)) == 0
 	switch {
 	case len(e.children) > 0 && kind == typeArray:
-		return appendItems(dst, e.children, c.Items)
+		return appendItems(dst, e.children, c.items)
 	case len(e.children) > 0:
 		return e.appendObject(dst, c, blank)
 	case blank && c != nil && s.mask()&typeString == 0: // templates write what is empty so

@@ -3,6 +3,7 @@ package parse
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -35,72 +36,116 @@ func (m *typeMask) add(name string) {
 	}
 }
 
-// schema is the little of JSON schema that gives a parameter its type.
+// schema is the little of JSON schema that gives a parameter its type. What it allows is found once, when it is
+// made, so that each question takes the same time whatever the client's schema is.
 type schema struct {
-	Type       json.RawMessage    `json:"type"`
-	Enum       []json.RawMessage  `json:"enum"`
-	AnyOf      []schema           `json:"anyOf"`
-	OneOf      []schema           `json:"oneOf"`
-	AllOf      []schema           `json:"allOf"`
-	Properties map[string]*schema `json:"properties"`
-	Items      *schema            `json:"items"`
-	Additional *schema            `json:"additionalProperties"`
+	types      typeMask // that it allows
+	own        typeMask // that it names itself
+	holder     *schema  // the first of it and its alternatives that is an array or an object; nil if none is
+	holds      typeMask // which of the two holder is
+	properties map[string]*schema
+	items      *schema
+	additional *schema
 }
 
-// UnmarshalJSON reads an object; a schema that is true or false, or lists items,
-// allows anything.
-func (s *schema) UnmarshalJSON(b []byte) error {
-	type plain schema
-	if typeOf(b) != typeObject {
-		return nil
+// newSchema makes the schema of decoded JSON. One that is true or false, or lists items, allows anything.
+func newSchema(v any) *schema {
+	s := &schema{}
+	o, ok := v.(map[string]any)
+	if !ok {
+		return s
 	}
-	return json.Unmarshal(b, (*plain)(s))
+	s.own = namedTypes(o["type"])
+	anyOf, oneOf, allOf := newSchemas(o["anyOf"]), newSchemas(o["oneOf"]), newSchemas(o["allOf"])
+	s.types = s.allow(slices.Concat(anyOf, oneOf), allOf, o["enum"])
+	if members, ok := o["properties"].(map[string]any); ok {
+		s.properties = make(map[string]*schema, len(members))
+		for name, member := range members { // each by itself
+			s.properties[name] = newSchema(member)
+		}
+	}
+	if items, ok := o["items"]; ok && items != nil {
+		s.items = newSchema(items)
+	}
+	if additional, ok := o["additionalProperties"]; ok && additional != nil {
+		s.additional = newSchema(additional)
+	}
+	s.hold(slices.Concat(anyOf, oneOf, allOf))
+	return s
 }
 
-// mask returns what s allows; of an alternative without a type, anything.
+func newSchemas(v any) []*schema {
+	list, _ := v.([]any)
+	all := make([]*schema, len(list))
+	for i := range list {
+		all[i] = newSchema(list[i])
+	}
+	return all
+}
+
+// namedTypes returns the types of a "type", which is a name or a list of them.
+func namedTypes(v any) (m typeMask) {
+	switch v := v.(type) {
+	case string:
+		m.add(v)
+	case []any:
+		for _, name := range v {
+			if name, ok := name.(string); ok {
+				m.add(name)
+			}
+		}
+	}
+	return m
+}
+
+// allow returns what s allows; of an alternative without a type, anything.
+func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
+	m := s.own
+	for _, sub := range alternatives {
+		if sub.types == 0 {
+			return 0
+		}
+		m |= sub.types
+	}
+	for _, sub := range all {
+		switch {
+		case m == 0:
+			m = sub.types
+		case m&sub.types != 0:
+			m &= sub.types
+		}
+	}
+	if values, ok := enum.([]any); ok && m == 0 {
+		for _, v := range values {
+			m |= typeOfValue(v)
+		}
+	}
+	return m
+}
+
+// hold finds the first of s and its alternatives that is an array or an object.
+func (s *schema) hold(alternatives []*schema) {
+	switch m := s.own; {
+	case m&typeArray != 0, m == 0 && s.items != nil:
+		s.holder, s.holds = s, typeArray
+	case m&typeObject != 0, m == 0 && (s.properties != nil || s.additional != nil):
+		s.holder, s.holds = s, typeObject
+	default:
+		for _, sub := range alternatives {
+			if sub.holder != nil {
+				s.holder, s.holds = sub.holder, sub.holds
+				return
+			}
+		}
+	}
+}
+
+// mask returns what s allows; 0 is anything.
 func (s *schema) mask() typeMask {
 	if s == nil {
 		return 0
 	}
-	m := s.own()
-	for _, alternatives := range [][]schema{s.AnyOf, s.OneOf} {
-		for i := range alternatives {
-			sub := alternatives[i].mask()
-			if sub == 0 {
-				return 0
-			}
-			m |= sub
-		}
-	}
-	for i := range s.AllOf {
-		switch sub := s.AllOf[i].mask(); {
-		case m == 0:
-			m = sub
-		case m&sub != 0:
-			m &= sub
-		}
-	}
-	if m == 0 {
-		for _, v := range s.Enum {
-			m |= typeOf(v)
-		}
-	}
-	return m
-}
-
-// own returns the types that s names itself.
-func (s *schema) own() (m typeMask) {
-	var one string
-	var many []string
-	switch {
-	case json.Unmarshal(s.Type, &one) == nil:
-		m.add(one)
-	case json.Unmarshal(s.Type, &many) == nil:
-		for _, t := range many {
-			m.add(t)
-		}
-	}
-	return m
+	return s.types
 }
 
 // container returns the first of s and its alternatives that is an array or an
@@ -109,21 +154,7 @@ func (s *schema) container() (*schema, typeMask) {
 	if s == nil {
 		return nil, 0
 	}
-	m := s.own()
-	switch {
-	case m&typeArray != 0, m == 0 && s.Items != nil:
-		return s, typeArray
-	case m&typeObject != 0, m == 0 && (s.Properties != nil || s.Additional != nil):
-		return s, typeObject
-	}
-	for _, alternatives := range [][]schema{s.AnyOf, s.OneOf, s.AllOf} {
-		for i := range alternatives {
-			if c, kind := alternatives[i].container(); c != nil {
-				return c, kind
-			}
-		}
-	}
-	return nil, 0
+	return s.holder, s.holds
 }
 
 // property returns the schema of a member of the objects that s allows; nil if s says
@@ -132,10 +163,10 @@ func (s *schema) property(name string) *schema {
 	if s == nil {
 		return nil
 	}
-	if p := s.Properties[name]; p != nil {
+	if p := s.properties[name]; p != nil {
 		return p
 	}
-	return s.Additional
+	return s.additional
 }
 
 // argumentSchemas reads the schemas of functions; one that cannot be read is left out
@@ -143,9 +174,11 @@ func (s *schema) property(name string) *schema {
 func argumentSchemas(fs []Function) map[string]*schema {
 	schemas := map[string]*schema{}
 	for _, f := range fs {
-		var s schema
-		if json.Unmarshal(f.Parameters, &s) == nil {
-			schemas[f.Name] = &s
+		d := json.NewDecoder(bytes.NewReader(f.Parameters))
+		d.UseNumber() // of any size
+		var v any
+		if d.Decode(&v) == nil {
+			schemas[f.Name] = newSchema(v)
 		}
 	}
 	return schemas
@@ -156,12 +189,29 @@ func parameterTypes(schemas map[string]*schema) map[string]map[string]typeMask {
 	types := map[string]map[string]typeMask{}
 	for f, s := range schemas {
 		ps := map[string]typeMask{}
-		for name, sub := range s.Properties {
+		for name, sub := range s.properties {
 			ps[name] = sub.mask()
 		}
 		types[f] = ps
 	}
 	return types
+}
+
+// typeOfValue returns the type of a value that was decoded.
+func typeOfValue(v any) typeMask {
+	switch v.(type) {
+	case string:
+		return typeString
+	case bool:
+		return typeBoolean
+	case nil:
+		return typeNull
+	case map[string]any:
+		return typeObject
+	case []any:
+		return typeArray
+	}
+	return typeNumber
 }
 
 // typeOf returns the type of a JSON value by its first byte.

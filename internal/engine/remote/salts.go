@@ -69,6 +69,7 @@ type saltGuard struct {
 	mu       struct {
 		sync.Mutex
 		ways    map[string]*saltWay
+		life    uint64        // counts doubts: a proof is of the life in which it began
 		changed chan struct{} // closed with the next change of a state
 	}
 }
@@ -157,10 +158,14 @@ func (g *saltGuard) poke() {
 	}
 }
 
-// settle enters the result of a proof, and reports whether it is another one than before.
-func (g *saltGuard) settle(way string, state saltState) (news bool) {
+// settle enters the result of a proof, and reports whether it is another one than before. A proof that began before
+// the last doubt shows nothing.
+func (g *saltGuard) settle(way string, life uint64, state saltState) (news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if life != g.mu.life {
+		return false
+	}
 	w := g.mu.ways[way]
 	if state == saltsUnproven {
 		w.proofs++
@@ -179,6 +184,7 @@ func (g *saltGuard) changeLocked() {
 // doubt forgets all proofs: the engine may have been started anew, as another version perhaps.
 func (g *saltGuard) doubt() {
 	g.mu.Lock()
+	g.mu.life++
 	for _, w := range g.mu.ways { // each by itself
 		if !w.fixed {
 			w.state, w.proofs = saltsUntested, 0
@@ -189,8 +195,8 @@ func (g *saltGuard) doubt() {
 	g.poke()
 }
 
-// due returns the ways that want a proof, ascending.
-func (g *saltGuard) due() (ways []string) {
+// due returns the ways that want a proof, ascending, and in which life of the engine.
+func (g *saltGuard) due() (ways []string, life uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for way, w := range g.mu.ways {
@@ -199,7 +205,7 @@ func (g *saltGuard) due() (ways []string) {
 		}
 	}
 	slices.Sort(ways)
-	return ways
+	return ways, g.mu.life
 }
 
 // admitSalt returns nil if requests under salt may go to the engine by way. It waits a while for a proof that has not
@@ -311,18 +317,20 @@ func (b *Base) watchSalts(ctx context.Context) {
 			return
 		}
 		again.Stop()
-		for _, way := range b.salts.due() {
-			b.proveSalts(ctx, way)
+		ways, life := b.salts.due()
+		for _, way := range ways {
+			b.proveSalts(ctx, way, life)
 		}
-		if len(b.salts.due()) > 0 {
+		if ways, _ := b.salts.due(); len(ways) > 0 {
 			again.Reset(pause)
 			pause = min(2*pause, saltMost)
 		}
 	}
 }
 
-// proveSalts proves one way, and enters what comes of it; a way whose engine did not answer stays as it is.
-func (b *Base) proveSalts(ctx context.Context, way string) {
+// proveSalts proves one way in a life of the engine, and enters what comes of it; a way whose engine did not answer
+// stays as it is.
+func (b *Base) proveSalts(ctx context.Context, way string, life uint64) {
 	if b.health.down() != nil {
 		return
 	}
@@ -332,7 +340,7 @@ func (b *Base) proveSalts(ctx context.Context, way string) {
 	case ctx.Err() != nil:
 	case err != nil:
 		log.Info("the proof that the engine keeps cache salts apart did not end, and is repeated", "error", err)
-	case !b.salts.settle(way, state):
+	case !b.salts.settle(way, life, state):
 	case state == saltsApart:
 		log.Info("the engine keeps cache salts apart")
 	default:

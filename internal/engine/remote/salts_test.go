@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -230,4 +231,25 @@ func TestSaltBodies(t *testing.T) {
 	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.Of(err) != fault.Unimplemented {
 		t.Errorf("an unknown path: %v", err)
 	}
+}
+
+// TestSaltsOfOneLife: a proof that began before the engine was started anew shows nothing of the new one.
+func TestSaltsOfOneLife(t *testing.T) {
+	e := &tenants{}
+	last, goOn := make(chan struct{}), make(chan struct{})
+	var questions atomic.Int32
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if questions.Add(1) == 5 { // the last of the first proof
+			close(last)
+			<-goOn
+		}
+		e.serve(w, r)
+	})
+	b := base(t, s.URL, func(c *Config) { c.Dialect, c.ProveSalts = salted{}, true })
+	<-last
+	e.set(func() { e.ignore = true })
+	b.salts.doubt()
+	close(goOn)
+	_, err := deltas(b, underSalt("tenant"))
+	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "for one salt it reuses what it cached for another")
 }

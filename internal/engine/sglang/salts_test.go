@@ -94,3 +94,41 @@ func TestSameIsFree(t *testing.T) {
 		t.Error("another model is taken for the same")
 	}
 }
+
+// TestAnotherServer: an engine that was found to reuse nothing, and is started anew with a cache, is another one, as its
+// salts are to be proven; so is one of another version, which has the salt in another field.
+func TestAnotherServer(t *testing.T) {
+	info := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
+		case "/server_info":
+			_, _ = io.WriteString(w, info)
+		}
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := remote.Spec{Kind: "sglang", URL: u}
+	p := &probe{
+		cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512,
+		server: serverInfo{Version: "0.5.9", DisableRadixCache: true},
+	}
+	defer p.client.Close()
+	for _, c := range []struct {
+		info string
+		same bool
+	}{
+		{`{"version":"0.5.9","disable_radix_cache":true}`, true},
+		{`{"version":"0.5.9","disable_radix_cache":false}`, false},
+		{`{"version":"0.5.23","disable_radix_cache":true}`, false},
+	} {
+		info = c.info
+		if err := p.alive(t.Context()); (err == nil) != c.same {
+			t.Errorf("%s: %v", c.info, err)
+		}
+	}
+}

@@ -166,12 +166,25 @@ func (p *probe) pinned() []string {
 	return nil
 }
 
-// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model.
+// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model by
+// the same version, with what was relied on of its settings.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	return p.same(ctx)
+	if err := p.same(ctx); err != nil {
+		return err
+	}
+	now, host := probe{cfg: p.cfg, client: p.client}, p.cfg.Spec.URL.Host
+	switch err := now.findServer(ctx); {
+	case err != nil:
+		return err
+	case now.server.Version != p.server.Version: // it decides which field has the salt, and what events tell
+		return remote.Another(host, "by another version of SGLang")
+	case p.server.DisableRadixCache && !now.server.DisableRadixCache: // its cache must be followed, and its salts proven
+		return remote.Another(host, "with other settings (the radix cache is on)")
+	}
+	return nil
 }
 
 // same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the

@@ -1,6 +1,11 @@
 package vllm
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"penstock/internal/engine"
@@ -29,5 +34,37 @@ func TestPrefixCachingOff(t *testing.T) {
 	source, err := p.source(&card)
 	if err != nil || source != nil || !card.NoReuse || p.salts() != remote.SaltsMoot {
 		t.Errorf("source %v, %v; no reuse %v; salts %v", source, err, card.NoReuse, p.salts())
+	}
+}
+
+// TestPrefixCachingOn: an engine that was found to reuse nothing, and is started anew with prefix caching, is another
+// one: its salts are to be proven.
+func TestPrefixCachingOn(t *testing.T) {
+	caching := "False"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","root":"m","max_model_len":512}]}`)
+		case "/metrics":
+			_, _ = fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"%s\",engine=\"0\"} 1.0\n", caching)
+		}
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := remote.Spec{Kind: "vllm", URL: u}
+	p := &probe{
+		cfg: &Config{Spec: at}, client: remote.NewClient(&at), cache: cacheConfig{caching: "False"},
+		base: servedModel{ID: "m", Root: "m", MaxModelLen: 512},
+	}
+	defer p.client.Close()
+	if err := p.alive(t.Context()); err != nil {
+		t.Error(err)
+	}
+	caching = "True"
+	if err := p.alive(t.Context()); err == nil {
+		t.Error("an engine that has a cache now is taken for the same")
 	}
 }

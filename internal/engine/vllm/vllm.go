@@ -85,5 +85,22 @@ func (p *probe) alive(ctx context.Context) error {
 	case now.Data[i].MaxModelLen != p.base.MaxModelLen:
 		return remote.Another(host, "another context length")
 	}
+	return p.stillReusesNothing(ctx)
+}
+
+// stillReusesNothing asks a server that reused nothing whether that has changed: a cache must be followed, and its
+// salts proven.
+func (p *probe) stillReusesNothing(ctx context.Context) error {
+	if !p.reusesNothing() {
+		return nil
+	}
+	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	if err != nil {
+		return err
+	}
+	now := probe{}
+	if now.cache.take(text, p.cfg.Spec.Rank); !now.reusesNothing() {
+		return remote.Another(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
+	}
 	return nil
 }

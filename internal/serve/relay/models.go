@@ -76,7 +76,7 @@ func (r *Relay) model(name string) *model {
 }
 
 // card is the card that stands for all workers of the model: that of the first,
-// with every ability that any of them has.
+// with every ability that any of them has. It reuses nothing if none of them does.
 func (m *model) card() engine.Card {
 	card := m.workers[0].card
 	card.Blocks = 0
@@ -87,6 +87,7 @@ func (m *model) card() engine.Card {
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.Guided = card.Guided || c.Guided
 		card.Features = card.Features || c.Features
+		card.NoReuse = card.NoReuse && c.NoReuse
 	}
 	card.Sights = false // it is this relay's to say
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })

@@ -149,3 +149,13 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestNoReuse: a relay reuses nothing only if none of its workers does.
+func TestNoReuse(t *testing.T) {
+	for _, c := range []struct{ first, second, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
+		m := &model{workers: []worker{{id: 1, card: engine.Card{NoReuse: c.first}}, {id: 2, card: engine.Card{NoReuse: c.second}}}}
+		if got := m.card().NoReuse; got != c.want {
+			t.Errorf("workers %v and %v: %v", c.first, c.second, got)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package enginefeed
+
+import (
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+)
+
+// TestRival: a prompt whose blocks may be those of another is not looked at again as long as that is so, and its name is
+// found once the engine says that the other had nothing cached, or the other has left.
+func TestRival(t *testing.T) {
+	tokens := func(firsts ...int) (out []kv.Token) {
+		for _, first := range firsts {
+			for i := range 16 {
+				out = append(out, kv.Token(first+i))
+			}
+		}
+		return out
+	}
+	for _, reported := range []bool{true, false} {
+		table, err := NewTable(Config{BlockSize: 16, Capacity: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.SetHistory(PartialHistory, nil)
+		waits := table.Sent(tokens(300, 200, 400), nil, kv.Salt{})
+		served := table.Sent(tokens(100, 200, 500)[:33], nil, kv.Salt{})
+		table.Grew(served, tokens(501)[:4])
+		table.Apply(&Batch{Events: []Event{{
+			Kind: Stored, BlockSize: 16, Group: -1, HasParent: true, Parent: 7, Tokens: tokens(200), Hashes: []kv.EngineHash{8},
+		}}}, nil)
+		table.Reported(served, 16, nil)
+		table.Ended(served, Served, 0)
+		now := kv.Mono(time.Second)
+		table.Settle(now, nil)
+		p := table.requests.find(served)
+		if table.stats.Resolved != 0 || p.rival != waits {
+			t.Fatalf("%d names are found, and the rival is %d, want %d", table.stats.Resolved, p.rival, waits)
+		}
+		table.Ended(table.Sent(tokens(600), nil, kv.Salt{}), Broken, now) // something else changes
+		if table.Settle(now, nil); p.tried == table.requests.changes {
+			t.Error("it was looked at again")
+		}
+		if reported {
+			table.Reported(waits, 0, nil)
+		} else {
+			table.requests.drop(0)
+			table.requests.changes++
+		}
+		table.Settle(now, nil)
+		if table.stats.Resolved != 1 {
+			t.Errorf("reported %v: %d names are found, want 1", reported, table.stats.Resolved)
+		}
+	}
+}
