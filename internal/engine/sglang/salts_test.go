@@ -1,11 +1,14 @@
 package sglang
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"penstock/internal/engine"
@@ -92,5 +95,38 @@ func TestSameIsFree(t *testing.T) {
 	p.model = "other"
 	if err := p.same(t.Context()); err == nil {
 		t.Error("another model is taken for the same")
+	}
+}
+
+// TestAnotherRelease: an engine that comes back as another release is another engine, so that it is opened again: what is
+// known of its salts and events is that of the release.
+func TestAnotherRelease(t *testing.T) {
+	var version atomic.Value
+	version.Store("0.5.9")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","max_model_len":512}]}`)
+		case "/server_info":
+			_, _ = fmt.Fprintf(w, `{"version":%q}`, version.Load())
+		}
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := remote.Spec{Kind: "sglang", URL: u}
+	p := &probe{
+		cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512,
+		server: serverInfo{Version: "0.5.9"},
+	}
+	defer p.client.Close()
+	if err := p.alive(t.Context()); err != nil {
+		t.Error(err)
+	}
+	version.Store("0.5.23")
+	if err := p.alive(t.Context()); err == nil || !strings.Contains(err.Error(), "another release") {
+		t.Errorf("0.5.9 came back as 0.5.23: %v", err)
 	}
 }

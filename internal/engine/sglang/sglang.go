@@ -166,12 +166,23 @@ func (p *probe) pinned() []string {
 	return nil
 }
 
-// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model.
+// alive asks whether the server answers and has begun to serve, for which it generates a token, and is the same release
+// with the same model: the release decides what its fields and events mean.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	return p.same(ctx)
+	if err := p.same(ctx); err != nil {
+		return err
+	}
+	now := probe{cfg: p.cfg, client: p.client}
+	switch err := now.findServer(ctx); {
+	case err != nil:
+		return err
+	case now.server.Version != p.server.Version:
+		return remote.Another(p.cfg.Spec.URL.Host, "another release of SGLang")
+	}
+	return nil
 }
 
 // same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the
