@@ -49,7 +49,7 @@ type Shown struct {
 // Counts returns how counts are compared for an engine with this card; nil if they are not, since nothing
 // depends on them or the settings say so. render may be nil, see Counting.
 func (o *Opening) Counts(card *engine.Card, render func(ctx context.Context, body []byte) (int, error)) *Counting {
-	if o.CountHere == nil || o.Family == nil || card.MediaKeys == "" && !card.Attaches || o.Spec.Rank > 0 {
+	if o.EnginePrompts || o.CountHere == nil || o.Family == nil || card.MediaKeys == "" && !card.Attaches || o.Spec.Rank > 0 {
 		return nil
 	}
 	return &Counting{Family: o.Family, Here: o.CountHere, Render: render}

@@ -201,6 +201,7 @@ func TestCountsNotCompared(t *testing.T) {
 		"told nothing":      {Opening{Family: sights(t), CountHere: here}, engine.Card{}, false},
 		"unknown family":    {Opening{CountHere: here}, named, false},
 		"switched off":      {Opening{Family: sights(t)}, named, false},
+		"prompts elsewhere": {Opening{Family: sights(t), CountHere: here, EnginePrompts: true}, named, false},
 		"nothing is served": {Opening{}, engine.Card{}, false},
 	} {
 		if got := c.o.Counts(&c.card, nil); (got != nil) != c.want {

@@ -375,7 +375,7 @@ func (f *feed) warnings() []engine.Warning {
 			"the engine's cache events at %s are not reached: %v", f.cfg.Events, reason(f.refused))
 	}
 	if h.Unrepaired > f.confirmed && f.now().Sub(h.UnrepairedAt) < recent {
-		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it; its buffer must reach back far enough",
+		add(engine.WarnEventsLost, "set replay= to the engine's replay endpoint; its buffer must reach back far enough",
 			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
 	}
 	switch st := f.table.Stats(); {
@@ -383,13 +383,13 @@ func (f *feed) warnings() []engine.Warning {
 		add(engine.WarnOrphans, "set replay= to the engine's replay endpoint, or restart the engine",
 			"%d blocks wait: the engine stored them behind others that it cached before it was followed; %d blocks are inferred from requests", st.Waiting, st.Inferred)
 	case h.Late && h.Unrepaired == 0 && !st.Known:
-		add(engine.WarnEventsLost, "set the engine's replay endpoint, and ours to it", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
+		add(engine.WarnEventsLost, "set replay= to the engine's replay endpoint, or restart the engine", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
 	}
 	if f.bad.lately() {
 		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad.n)
 	}
 	if n := f.table.Saltless(); n > 0 {
-		add(engine.WarnMispredict, "upgrade it: vLLM 0.22 and later tell, and SGLang that says where it publishes",
+		add(engine.WarnMispredict, "upgrade it: vLLM 0.17, SGLang 0.5.18 and later tell",
 			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
 	if n := f.table.Adapterless(); n > 0 {

@@ -104,9 +104,9 @@ func (h *health) fell(err error) {
 	})
 	switch {
 	case another:
-		h.log.Error("the engine is not the one that it was", "engine", h.host, "error", err)
+		h.log.Error("the engine is not the one that it was", "error", err)
 	case first:
-		h.log.Warn("the engine does not answer", "engine", h.host, "error", err)
+		h.log.Warn("the engine does not answer", "error", err)
 	}
 }
 
@@ -114,7 +114,7 @@ func (h *health) fell(err error) {
 func (h *health) up() {
 	h.change(func() {
 		if h.mu.err != nil {
-			h.log.Info("the engine answers again", "engine", h.host, "after", time.Since(h.mu.since).Round(time.Millisecond))
+			h.log.Info("the engine answers again", "after", time.Since(h.mu.since).Round(time.Millisecond))
 		}
 		h.mu.err, h.mu.doubt = nil, false
 	})

@@ -251,19 +251,19 @@ func (b *Base) whyNoSalts(way string, state saltState) string {
 func (b *Base) saltFinding(way string, state saltState) (what, remedy string) {
 	by := ""
 	if way != wayTokens && way != wayFeatures {
-		by = " of " + way
+		by = " in requests of " + way
 	}
 	remedy = cmp.Or(b.cfg.SaltsRemedy, "take a newer version of the engine, or ask without cache_salt")
 	switch state {
 	case saltsShared:
-		what = "for one salt it reuses what it cached for another in requests" + by
+		what = "it reuses for one salt what it cached for another" + by
 	case saltsRefused:
-		what = "it refuses the field in requests" + by
+		what = "it refuses the field" + by
 	case saltsUnproven:
-		what = "it is not known whether it keeps salts apart in requests" + by + ", as it did not report cached tokens of a repeated prompt"
+		what = "it is not known whether it keeps salts apart" + by + ", as it did not report cached tokens of a repeated prompt"
 		remedy = cmp.Or(b.cfg.SaltsReport, b.cfg.NoReport, remedy)
 	default:
-		what, remedy = "the proof that it keeps salts apart in requests"+by+" has not ended", "try again in a moment"
+		what, remedy = "the proof that it keeps salts apart"+by+" has not ended", "try again in a moment"
 	}
 	return what, remedy
 }
@@ -334,7 +334,7 @@ func (b *Base) proveSalts(ctx context.Context, way string, life uint64) {
 	if b.health.down() != nil {
 		return
 	}
-	log := b.log.With("engine", b.health.host, "way", cmp.Or(way, "tokens"))
+	log := b.log.With("way", cmp.Or(way, "tokens"))
 	state, err := b.testSalts(ctx, way)
 	switch {
 	case ctx.Err() != nil:
@@ -351,7 +351,7 @@ func (b *Base) proveSalts(ctx context.Context, way string, life uint64) {
 // tellRefused logs that requests under salts are refused by a way.
 func (b *Base) tellRefused(way string, state saltState) {
 	what, remedy := b.saltFinding(way, state)
-	b.log.Warn("requests with a cache salt are refused", "engine", b.health.host, "way", cmp.Or(way, "tokens"), "reason", what, "remedy", remedy)
+	b.log.Warn("requests with a cache salt are refused", "way", cmp.Or(way, "tokens"), "reason", what, "remedy", remedy)
 }
 
 // saltAnswers are the cached tokens that the answers of a proof reported; engine.CachedUnknown is none.

@@ -109,6 +109,22 @@ func TestWarnsWithoutEvents(t *testing.T) {
 	}
 }
 
+// TestRemedyOfUnannouncedEvents: a release that does not announce where it publishes is named its events= too, since
+// the flag of the engine alone changes nothing here.
+func TestRemedyOfUnannouncedEvents(t *testing.T) {
+	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+		withEvents(c)
+		c.EngineVersion = "0.5.9"
+	})
+	cfg := config(t, s, card)
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
+	for _, w := range opened(t, cfg).Warnings() {
+		if w.Code == engine.WarnNoEvents && !strings.Contains(w.Remedy, "events=tcp://HOST:5557") {
+			t.Errorf("the remedy is %q", w.Remedy)
+		}
+	}
+}
+
 // TestPredictions wants cached tokens as predicted, by events, also where blocks are joined of pages, and by guess.
 func TestPredictions(t *testing.T) {
 	for name, how := range map[string]struct {

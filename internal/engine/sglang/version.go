@@ -11,9 +11,10 @@ import (
 // version is a release of SGLang: 0.5.17 is {0, 5, 17}.
 type version [3]int
 
-// The releases in which /generate changed what it does with salts.
+// The releases that changed what the engine does with salts, and what it says of its cache.
 var (
 	takesExtraKey  = version{0, 5, 11} // extra_key reaches the cache; before, neither field did
+	tellsEvents    = version{0, 5, 13} // /server_info says where events are published
 	takesCacheSalt = version{0, 5, 18} // cache_salt reaches the cache, and events tell of it; before, it was ignored
 	tellsAdapters  = version{0, 5, 22} // events tell of LoRA adapters; before, blocks with the same tokens had one name
 )
