@@ -78,8 +78,14 @@ func (h *headed) to(p *Parser, ph headedPhase) {
 func (h *headed) char(p *Parser, c byte) {
 	switch h.phase {
 	case wantCall:
-		if !isSpace(c) {
+		switch {
+		case isSpace(c):
+		case !p.tentative || p.unclosed:
 			p.stray(c)
+		default: // between a section's marker and its first call: no content if the call comes
+			if h.buf = append(h.buf, c); len(h.buf) > maxName {
+				p.giveUp()
+			}
 		}
 	case inHeader:
 		if h.buf = append(h.buf, c); len(h.buf) > maxName {

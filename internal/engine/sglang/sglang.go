@@ -126,7 +126,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 // salts enters what is known of cache salts.
 func (p *probe) salts(cfg *remote.Config) {
 	cfg.ProveSalts = p.cfg.ProveSalts
-	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; /v1/messages takes none in any version"
+	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; its own /v1/messages takes none in any version"
 	if cfg.Dialect == nil {
 		cfg.SaltsReport = "start SGLang with --enable-cache-report"
 	}
@@ -299,13 +299,23 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		})
 	}
 	card.KVGuessed = true
-	p.warn(engine.WarnNoEvents, `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557"}'`,
+	p.warn(engine.WarnNoEvents, p.remedyNoEvents(),
 		"the engine publishes no cache events: what it has cached is guessed from the requests sent to it")
 	m, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
 	if err != nil {
 		return nil, err
 	}
 	return remote.Shadow(m), nil
+}
+
+// remedyNoEvents says how to get the engine's cache events: of a release that does not announce where it publishes,
+// both sides have to be told.
+func (p *probe) remedyNoEvents() string {
+	remedy := `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557"}'`
+	if v, ok := parseVersion(p.server.Version); ok && v.before(tellsEvents) {
+		remedy += ", and name that with events=tcp://HOST:5557"
+	}
+	return remedy
 }
 
 // eventsAt returns where the engine publishes: what the settings say, else what it says itself.
