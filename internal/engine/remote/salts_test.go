@@ -251,5 +251,5 @@ func TestSaltsOfOneLife(t *testing.T) {
 	b.salts.doubt()
 	close(goOn)
 	_, err := deltas(b, underSalt("tenant"))
-	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "for one salt it reuses what it cached for another")
+	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "it reuses for one salt what it cached for another")
 }
