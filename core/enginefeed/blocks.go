@@ -87,6 +87,9 @@ func (x *blocks) settle(t *Table, id uint32) {
 		return
 	}
 	t.salts.give(b.salt)
+	if t.per == 1 {
+		t.roots.drop(*x.names.at(id))
+	}
 	x.drop(id)
 	*b = block{}
 }

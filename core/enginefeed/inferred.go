@@ -41,6 +41,7 @@ type inferred struct {
 type node struct {
 	block
 	seq    kv.SeqHash
+	lora   string // the adapter that it is of, "" if of none
 	used   uint64 // when, in arrivals: it was there then
 	stems  int    // that it is part of
 	guess  bool
@@ -91,8 +92,9 @@ func (n *inferred) left(t *Table, tier kv.Tier, seq kv.SeqHash) (gone bool) {
 // clear forgets all of it.
 func (n *inferred) clear() { *n = inferred{aliases: n.aliases} }
 
-// hold has a block be part of a further stem, or a guess that was used now; it is told of if it was not.
-func (n *inferred) hold(t *Table, b block, seq kv.SeqHash, guess bool) {
+// hold has the i-th block of ours of p be part of a further stem, or a guess that was used now; it is told of if it was not.
+func (n *inferred) hold(t *Table, p *sent, i int, guess bool) {
+	b, seq := p.block(i), p.chain[i]
 	if _, named := n.named[seq]; named {
 		return
 	}
@@ -101,7 +103,7 @@ func (n *inferred) hold(t *Table, b block, seq kv.SeqHash, guess bool) {
 		if n.nodes == nil {
 			n.nodes, n.behind = make(map[kv.SeqHash]*node), make(map[kv.SeqHash][]*node)
 		}
-		at = &node{block: b, seq: seq}
+		at = &node{block: b, seq: seq, lora: p.salt.LoRA}
 		n.nodes[seq] = at
 		n.behind[b.prev] = append(n.behind[b.prev], at)
 		t.tellStored(kv.TierDevice, &at.block, seq)
@@ -192,7 +194,7 @@ func (n *inferred) dropGuesses(t *Table, seqs []kv.SeqHash) {
 // guess believes the first blocks of ours of p to be there. The first one is the last to be given up.
 func (n *inferred) guess(t *Table, p *sent, blocks int) {
 	for i := range blocks {
-		n.hold(t, p.block(i), p.chain[i], true)
+		n.hold(t, p, i, true)
 	}
 	for i := blocks - 1; i >= 0; i-- {
 		if at := n.nodes[p.chain[i]]; at != nil && at.guess {

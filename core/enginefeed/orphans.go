@@ -24,7 +24,7 @@ type orphans struct {
 	last     *run
 	runs     int
 	tokens   int
-	arrivals uint64 // counts runs that came, and prompts that were sent: it tells which was earlier
+	arrivals uint64 // counts runs that came, prompts that were sent, and marks: it tells which was earlier
 	lost     uint64 // the arrival of the last run that was not kept
 }
 

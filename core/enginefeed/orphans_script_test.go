@@ -12,16 +12,19 @@ import (
 	"penstock/core/kv"
 )
 
-// TestOrphanScripts runs the golden scripts of orphans. "table block=N [engine=N]" makes a table of an engine that served
-// before; the lines of "do" are
+// TestOrphanScripts runs the golden scripts of orphans. "table block=N [engine=N] [whole]" makes a table of an engine that served
+// before, or did not; the lines of "do" are
 //
 //	sent NAME TOKENS [lora=X] [salt=X]   TOKENS are letters, each one a token
 //	reported NAME N
 //	grew NAME TOKENS
 //	ended NAME [broken]
-//	stored PARENT HASH,HASH TOKENS       PARENT "-" is none
+//	stored PARENT HASH,HASH TOKENS [lora=X] [salt=X]   PARENT "-" is none
 //	removed HASH,HASH
 //	cleared
+//	mark
+//	forget LORA                          what is under an adapter from before the mark
+//	name TOKENS [lora=X] [salt=X]        has the blocks of TOKENS printed by their tokens
 //	wait DURATION                        the clock goes on, and what is due is done
 //
 // Behind each line is what is told of: "+" the tokens up to the end of each block that is stored, "-" of each that is
@@ -32,12 +35,14 @@ func TestOrphanScripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "table":
-				cfg := Config{Capacity: 100, Clears: ClearsAll}
+				cfg := Config{Capacity: 100, Clears: ClearsAll, ReloadForgets: true}
 				d.ScanArgs(t, "block", &cfg.BlockSize)
 				d.MaybeScanArgs(t, "engine", &cfg.EngineBlock)
 				d.MaybeScanArgs(t, "room", &cfg.Capacity)
 				s = &orphanScript{Table: newTable(t, cfg), sent: map[string]uint64{}, texts: map[kv.SeqHash]string{}}
-				s.SetHistory(PartialHistory, nil)
+				if !d.HasArg("whole") {
+					s.SetHistory(PartialHistory, nil)
+				}
 				return ""
 			case "stats":
 				st := s.Stats()
@@ -62,6 +67,7 @@ type orphanScript struct {
 	sent  map[string]uint64
 	texts map[kv.SeqHash]string // what blocks of the prompts that were sent end with
 	now   kv.Mono
+	mark  uint64
 }
 
 func letters(text string) (tokens []kv.Token) {
@@ -79,15 +85,7 @@ func (s *orphanScript) line(t *testing.T, f []string) string {
 	}
 	switch f[0] {
 	case "sent":
-		var salt kv.Salt
-		for _, opt := range f[3:] {
-			switch name, value, _ := strings.Cut(opt, "="); name {
-			case "lora":
-				salt.LoRA = value
-			case "salt":
-				salt.Namespace = value
-			}
-		}
+		salt := kv.Salt{LoRA: option(f, "lora"), Namespace: option(f, "salt")}
 		s.sent[f[1]] = s.Sent(letters(f[2]), nil, salt)
 		s.name(t, f[2], salt)
 	case "reported":
@@ -111,11 +109,17 @@ func (s *orphanScript) line(t *testing.T, f []string) string {
 		}
 		s.Ended(s.sent[f[1]], end, s.now)
 	case "stored":
-		e := Event{Kind: Stored, Tokens: letters(f[3]), BlockSize: s.cfg.EngineBlock, Hashes: scriptHashes(t, f[2])}
+		e := Event{Kind: Stored, Salt: option(f, "salt"), LoRA: option(f, "lora"), Tokens: letters(f[3]), BlockSize: s.cfg.EngineBlock, Hashes: scriptHashes(t, f[2])}
 		if f[1] != "-" {
 			e.HasParent, e.Parent = true, scriptHashes(t, f[1])[0]
 		}
 		apply(e)
+	case "mark":
+		s.mark = s.Mark()
+	case "forget":
+		out = s.ForgetAdapter(f[1], s.mark, nil)
+	case "name":
+		s.name(t, f[1], kv.Salt{LoRA: option(f, "lora"), Namespace: option(f, "salt")})
 	case "removed":
 		apply(Event{Kind: Removed, Hashes: scriptHashes(t, f[1])})
 	case "cleared":
@@ -132,12 +136,22 @@ func (s *orphanScript) line(t *testing.T, f []string) string {
 	if at, due := s.Due(); !due || at <= s.now || f[0] == "stored" {
 		out = s.Settle(s.now, out)
 	}
-	for _, err := range []error{s.inferred.check(), s.orphans.check()} {
+	for _, err := range []error{s.inferred.check(), s.orphans.check(), s.roots.check(s.Table)} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
 	return s.print(out)
+}
+
+// option returns the value of an option of a line, "" if it is not there.
+func option(f []string, name string) string {
+	for _, opt := range f {
+		if value, found := strings.CutPrefix(opt, name+"="); found {
+			return value
+		}
+	}
+	return ""
 }
 
 func scriptHashes(t *testing.T, text string) (all []kv.EngineHash) {

@@ -211,6 +211,7 @@ func (x *pieces) settle(t *Table, id uint32) {
 		}
 		t.salts.give(p.salt)
 		delete(x.media, id)
+		t.roots.drop(*x.names.at(id))
 		x.drop(id)
 		id, *p = p.parent, piece{}
 	}

@@ -238,7 +238,7 @@ func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
 	n.stems[name] = s
 	n.held += path
 	for i := range path {
-		n.hold(t, p.block(i), p.chain[i], false)
+		n.hold(t, p, i, false)
 	}
 	if t.per > 1 {
 		t.plantPieces(p, s, name, end, salt)
@@ -301,6 +301,11 @@ func (t *Table) forgetBehind(name kv.EngineHash) {
 			}
 		}
 	}
+	t.removeAll(names)
+}
+
+// removeAll takes all copies of blocks away, the last of names first.
+func (t *Table) removeAll(names []kv.EngineHash) {
 	for _, name := range slices.Backward(names) {
 		for tier := range kv.Tier(tiers) {
 			for t.removeFrom(name, tier) {

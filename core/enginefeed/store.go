@@ -190,8 +190,12 @@ func (s *storing) begin(n int) bool {
 		s.salt = opaque
 		return true
 	}
+	if t.find(s.e.Hashes[0]) == 0 && t.blocks.n+t.pieces.n < t.cfg.MaxBlocks {
+		t.noteRoot(s.e.Hashes[0], salt, s.e.Tokens[:t.cfg.EngineBlock])
+	}
 	id, ok := t.salts.of(salt)
 	if !ok {
+		t.roots.drop(s.e.Hashes[0])
 		t.stats.Refused += uint64(n)
 		return false
 	}

@@ -31,6 +31,9 @@ type Config struct {
 	// HidesAdapters says that events do not tell of adapters: blocks with the same tokens have one name, whichever
 	// adapter computed them.
 	HidesAdapters bool
+	// ReloadForgets says that the engine finds nothing that it stored under an adapter before it loaded that once more,
+	// though its events name the adapter as before. [Table.ForgetAdapter] is to be called then. SGLang.
+	ReloadForgets bool
 	// Clears is what the engine means by a clear.
 	Clears Scope
 	// MaxBlocks is how many of the engine's blocks are remembered; 0 is what makes 4 Mi of ours, up to
@@ -98,6 +101,7 @@ type Table struct {
 	useless  bool
 	veil     veil // of salts
 	adapters veil
+	roots    roots
 	seen     sizes
 	stats    Stats
 	// partial says that the engine may have blocks that are not known, orphaned that an orphan showed it.
@@ -195,6 +199,7 @@ func (t *Table) forget() {
 	t.blocks.clear()
 	t.pieces.clear()
 	t.salts.clear()
+	t.roots = roots{}
 	t.group = -1
 	t.forgetInferred()
 	t.tellCleared()

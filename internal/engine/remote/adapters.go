@@ -39,16 +39,21 @@ func (a *adapters) now() (names []string, changed <-chan struct{}) {
 	return a.mu.names, a.mu.changed
 }
 
-// set enters what an engine lists. It reports whether that is news.
-func (a *adapters) set(names []string) bool {
+// set enters what an engine lists. It reports whether that is news, and which adapters are gone.
+func (a *adapters) set(names []string) (gone []string, changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if slices.Equal(names, a.mu.names) {
-		return false
+		return nil, false
+	}
+	for _, name := range a.mu.names {
+		if _, still := slices.BinarySearch(names, name); !still {
+			gone = append(gone, name)
+		}
 	}
 	close(a.mu.changed)
 	a.mu.names, a.mu.changed = names, make(chan struct{})
-	return true
+	return gone, true
 }
 
 // missing says that the engine did not know an adapter.
@@ -89,6 +94,7 @@ func (b *Base) watchAdapters(ctx context.Context) {
 		if b.health.down() != nil {
 			continue
 		}
+		mark := b.cache.mark()
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
 		names, err := b.cfg.List(bounded)
 		cancel()
@@ -96,7 +102,8 @@ func (b *Base) watchAdapters(ctx context.Context) {
 			b.health.note(ctx, err)
 			continue
 		}
-		if b.adapters.set(names) {
+		if gone, changed := b.adapters.set(names); changed {
+			b.cache.unloaded(gone, mark)
 			b.log.Info("the engine's LoRA adapters have changed", "adapters", names)
 		}
 		if backoff.Pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often

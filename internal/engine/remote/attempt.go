@@ -113,7 +113,8 @@ type Part struct {
 	hasLast  bool
 	kept     []kv.Token // output up to now, if another call may follow
 	ticket   shadow.Ticket
-	guess    int // prompt tokens that the engine should have in its cache, or noGuess
+	mark     uint64 // of the feed's table, from before the call was sent
+	guess    int    // prompt tokens that the engine should have in its cache, or noGuess
 }
 
 // noGuess is the guess where nothing can be known.

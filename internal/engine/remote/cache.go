@@ -201,6 +201,30 @@ func (c *cache) probed(prompt []kv.Token) {
 	}
 }
 
+// mark returns a point in the account of the cache, for unloaded.
+func (c *cache) mark() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.src.(*feed); ok {
+		return f.table.Mark()
+	}
+	return 0
+}
+
+// unloaded notes that the engine had unloaded adapters by a mark.
+func (c *cache) unloaded(names []string, mark uint64) {
+	f, ok := c.src.(*feed)
+	if !ok || len(names) == 0 {
+		return
+	}
+	c.change(func(out []kv.Event) []kv.Event {
+		for _, name := range names {
+			out = f.table.ForgetAdapter(name, mark, out)
+		}
+		return out
+	})
+}
+
 // slots reports whether the source knows in which slots calls run.
 func (c *cache) slots() bool {
 	s, ok := c.src.(*shadowed)

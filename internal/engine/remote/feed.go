@@ -303,6 +303,7 @@ func (f *feed) knows() bool                        { return false }
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
 	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
+	p.mark = f.table.Mark()
 	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
 	told := p.Request.Salt.LoRA == "" || f.table.Adapted(p.Request.Prompt)
 	if p.Request.Salt.Namespace != "" {
@@ -323,6 +324,9 @@ func (f *feed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
 }
 
 func (f *feed) reported(p *Part, cached int, out []kv.Event) []kv.Event {
+	if cached == 0 && p.guess > 0 { // an adapter was loaded again, and its list was not read in between
+		out = f.table.ForgetAdapter(p.Request.Salt.LoRA, p.mark, out)
+	}
 	return f.table.Reported(uint64(p.ticket), cached, out)
 }
 

@@ -291,7 +291,10 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		return nil, fmt.Errorf("replay=%s is set, and the engine does not say where it publishes its cache events; set events=tcp://HOST:PORT too", p.cfg.Spec.Replay)
 	}
 	if !events.IsZero() {
-		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll, Capacity: card.Blocks, HidesAdapters: hidesAdapters(p.server.Version)}
+		table := enginefeed.Config{
+			BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll, Capacity: card.Blocks,
+			HidesAdapters: hidesAdapters(p.server.Version), ReloadForgets: true,
+		}
 		p.cfg.Events(&table, enginefeed.PadsOfKeys)
 		return remote.EventFeed(remote.FeedConfig{
 			Events: events, Replay: replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
