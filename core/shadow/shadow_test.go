@@ -112,6 +112,28 @@ func TestSlotsMixed(t *testing.T) {
 	}
 }
 
+// A request that ended before it was known to be computed may have left its sequence in its slot: nobody else is served
+// from that, until another one was computed there.
+func TestSlotsAborted(t *testing.T) {
+	s := newSlots(t, SlotsConfig{BlockSize: 4, Slots: 1, Context: 100})
+	abort := func(salt string) {
+		b, _ := s.Begin(&Request{Tokens: count(0, 40), Salt: kv.Salt{Namespace: salt}}, nil)
+		s.Abort(b.Ticket, nil)
+	}
+	mixed := func(salt string) bool {
+		b, _ := s.Begin(&Request{Tokens: count(0, 40), Salt: kv.Salt{Namespace: salt}}, nil)
+		s.Abort(b.Ticket, nil)
+		return b.Mixed
+	}
+	if abort("a"); mixed("a") || !mixed("b") || !mixed("a") {
+		t.Error("what an aborted request may have left serves others")
+	}
+	serve(s, &Request{Tokens: count(0, 40), Salt: kv.Salt{Namespace: "a"}}, count(100, 1))
+	if mixed("a") {
+		t.Error("what is computed does not replace what was there")
+	}
+}
+
 // A smaller report is about what others left, not about what the request leaves.
 func TestBlocksReport(t *testing.T) {
 	m := newBlocks(t, BlocksConfig{BlockSize: 4, Capacity: 100})

@@ -38,6 +38,7 @@ type Slots struct {
 	slots    []slot
 	requests []slotRequest
 	unplaced int    // open requests of which the slot is unknown
+	strays   owners // of requests without an account, which may have run in any slot
 	released uint64 // how often a slot became idle
 	seqs     names[kv.SeqHash]
 	blocks   names[kv.BlockHash]
@@ -45,9 +46,29 @@ type Slots struct {
 
 type slot struct {
 	chain
+	owners  owners // of what the engine may have in it
 	request int    // of requests; -1 if it is idle
 	used    uint64 // when it became idle last, as Slots.released has it; 0 is never
 }
+
+// owners are the salts under which there may be a sequence: that of a request which was computed,
+// and those of requests which ended before it was known whether they were.
+type owners struct {
+	salt kv.Salt
+	n    int // 0, 1, or 2 for several, of which salt is one
+}
+
+func (o *owners) add(salt kv.Salt) {
+	switch {
+	case o.n == 0:
+		*o = owners{salt, 1}
+	case o.salt != salt:
+		o.n = 2
+	}
+}
+
+// foreign reports whether there may be a sequence which a request under salt must not meet.
+func (o *owners) foreign(salt kv.Salt) bool { return o.n > 1 || o.n == 1 && o.salt != salt }
 
 // slotRequest is the account of a request. Its sequence becomes that of the slot at its end:
 // until then the engine may say that it runs elsewhere, and nobody else is served from it.
@@ -101,6 +122,7 @@ func (s *Slots) Begin(r *Request, out []kv.Event) (Begun, []kv.Event) {
 	begun := Begun{Slot: at, Mixed: s.mixed(at, r.Salt)}
 	index := s.account()
 	if index < 0 {
+		s.strays.add(r.Salt)
 		return begun, out // at is -1: there are more requests than slots
 	}
 	q := &s.requests[index]
@@ -145,11 +167,14 @@ func (s *Slots) pick(r *Request) (at, reuse int) {
 
 // mixed reports whether a request under salt may meet a sequence of another one.
 func (s *Slots) mixed(at int, salt kv.Salt) bool {
+	if s.strays.foreign(salt) {
+		return true
+	}
 	if at >= 0 {
-		return s.slots[at].foreign(salt)
+		return s.slots[at].owners.foreign(salt)
 	}
 	for i := range s.slots {
-		if s.slots[i].foreign(salt) {
+		if s.slots[i].owners.foreign(salt) {
 			return true
 		}
 	}
@@ -267,12 +292,18 @@ func (s *Slots) end(index int, out []kv.Event) []kv.Event {
 		if q.computed {
 			c.chain, q.chain = q.chain, c.chain // each goes on with the other's memory
 			c.cut(len(c.tokens) - 1)            // the last token was drawn and not computed
+			c.owners = owners{c.salt, 1}
 		} else {
+			c.owners.add(q.salt) // the engine may have computed it all the same
 			c.cut(c.begins(&Request{Salt: q.salt, Tokens: q.tokens, Media: q.media}))
 		}
 		s.released++
 		c.used = s.released
 		out = s.leave(index, out)
+	} else {
+		for i := range s.slots {
+			s.slots[i].owners.add(q.salt)
+		}
 	}
 	q.open = false
 	s.unplaced--
@@ -286,10 +317,10 @@ func (s *Slots) Clear(out []kv.Event) []kv.Event {
 		s.requests[i].open = false
 	}
 	for i := range s.slots {
-		s.slots[i].request, s.slots[i].used = -1, 0
+		s.slots[i].request, s.slots[i].used, s.slots[i].owners = -1, 0, owners{}
 		s.slots[i].restart(s.hasher(kv.Salt{}), kv.Salt{})
 	}
-	s.unplaced = 0
+	s.unplaced, s.strays = 0, owners{}
 	return append(out, kv.Event{Kind: kv.Cleared})
 }
 
