@@ -105,6 +105,7 @@ func TestStreamStalls(t *testing.T) {
 				if err := <-stalled; fault.Of(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
 					t.Errorf("it ended after %v: %v", time.Since(start), err)
 				}
+				synctest.Wait() // the monitor counts a stream after it has ended it
 				if got := r.metric(`streams_stalled_total{worker="7"}`); got != "1" {
 					t.Errorf("%q streams stalled", got)
 				}
