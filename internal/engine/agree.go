@@ -12,43 +12,40 @@ import (
 	"penstock/core/kv"
 )
 
-// agreedField is one field in which the cards of all workers of a model agree,
-// under its name in JSON.
+// sharedField is one field on which the cards of all workers of a model must agree, under its JSON name.
 type agreedField struct {
 	name  string
 	value string // compact JSON
-	unset bool   // it has the zero value
+	unset bool   // the field has its zero value
 }
 
-// agreed returns the fields of c that make up the model as its clients, frontends
-// and routers know it, in the order in which they are compared and hashed:
+// sharedFields returns the fields of c that define the model for clients, frontends and routers, in the order
+// in which they are compared and hashed:
 //
-//   - tokenizer and vocab_size: the same tokens mean the same text. Files are
-//     known by their digest wherever they lie; without one by their directory.
+//   - tokenizer and vocab_size: the same tokens mean the same text. A tokenizer with a digest is identified
+//     by the digest wherever its files lie; without one by their directory.
 //   - block_size: a router counts, hashes and compares blocks of one size.
-//   - context_length, default_max_tokens, defaults, eos: a request gets the same
-//     limits and the same sampling wherever it goes, and a stream that moves to
-//     another worker ends where it would have ended.
-//   - aliases: who asks by another name reaches the same workers.
-//   - tool_parser, reasoning_parser: an answer is taken apart in one way.
-//   - media, attaches, media_keys, media_decoder, mm_processor_kwargs: what a request shows is taken,
-//     named, decoded and counted in one way.
+//   - context_length, default_max_tokens, defaults, eos: a request gets the same limits and the same sampling
+//     on every worker, and a stream that moves to another worker ends where it would have ended.
+//   - aliases: every alias reaches the same workers.
+//   - tool_parser, reasoning_parser: every answer is parsed in one way.
+//   - media, attaches, media_keys, media_decoder, mm_processor_kwargs: the media of a request are accepted,
+//     identified, decoded and counted in one way.
 //
-// What one worker may have and another not is no part of it: blocks, ranks,
-// engine, max_num_batched_tokens and experts are its size, make and place in the fleet; numerics divides the workers of one model into
-// those that continue each other's streams exactly, which is checked for each
-// stream; guided, preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed and no_reuse are abilities, and
-// requests that need one go where it is, as do those for one of the adapters.
+// Fields in which workers of one model may differ are left out. blocks, ranks, engine, max_num_batched_tokens
+// and experts are the worker's size, make and place in the fleet. numerics divides the workers of a model
+// into groups that continue each other's streams exactly, which is checked for each stream. guided,
+// preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed and no_reuse are
+// abilities: a request that needs one is routed to a worker that has it, as is a request for an adapter.
 //
-// A field of a later version is added at the end, and stands in the checksum only
-// where it is set: so builds that know it agree with builds that do not, until
-// someone uses it.
+// A field of a later version is appended, and enters the checksum only where it is set: builds that know it
+// agree with builds that do not, until a deployment sets it.
 func (c *Card) agreed() []agreedField {
 	tokenizer := c.Tokenizer
 	if tokenizer.Digest != "" {
 		tokenizer.Dir = ""
 	}
-	// Sets, whatever the order in which a worker lists them.
+	// These are sets: the order in which a worker lists them does not matter.
 	aliases, eos := sortedSet(c.Aliases), sortedSet(c.EOS)
 	return []agreedField{
 		field("name", c.Name, c.Name == ""),
@@ -72,23 +69,23 @@ func (c *Card) agreed() []agreedField {
 
 func field[T any](name string, v T, unset bool) agreedField {
 	b, err := json.Marshal(v)
-	if err != nil { // a number that is none, which no valid card has
+	if err != nil { // an invalid number, which no valid card has
 		b = fmt.Appendf(nil, "%q", err.Error())
 	}
 	return agreedField{name, string(b), unset}
 }
 
-// sortedSet returns what is in s, each once, ascending; never nil, so that none
-// is written like none.
+// sortedSet returns the distinct elements of s, ascending. It is never nil, so that a nil and an empty slice
+// have the same JSON.
 func sortedSet[T kv.Token | string](s []T) []T {
 	set := append([]T{}, s...)
 	slices.Sort(set)
 	return slices.Compact(set)
 }
 
-// Checksum returns the SHA-256, in hex, of the fields that the cards of all
-// workers of one name must agree on: for each that is set a line of its JSON
-// name, a space and its compact JSON. Cards that do not differ have equal ones.
+// Checksum returns the SHA-256, in hex, of the fields on which the cards of all workers of one name must
+// agree: for each field that is set a line of its JSON name, a space and its compact JSON. Cards that do not
+// differ have equal checksums.
 func (c *Card) Checksum() string {
 	h := sha256.New()
 	for _, f := range c.agreed() {
@@ -99,8 +96,8 @@ func (c *Card) Checksum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Differs returns the first field in which c and other differ and must not, with
-// the value of each, shortened for a message.
+// FirstDifference returns the first shared field in which c and other differ, with the value of each,
+// shortened for a message.
 func (c *Card) Differs(other *Card) (field, mine, theirs string, differ bool) {
 	theirFields := other.agreed()
 	for i, f := range c.agreed() {
@@ -111,8 +108,8 @@ func (c *Card) Differs(other *Card) (field, mine, theirs string, differ bool) {
 	return "", "", "", false
 }
 
-// DiffersFrom says in words in what c differs from the card of the model as it is
-// served; "" if in nothing that matters.
+// DescribeDifference describes the first field in which c differs from served, the card by which the model is
+// served; "" if they agree.
 func (c *Card) DiffersFrom(served *Card) string {
 	field, mine, theirs, differ := c.Differs(served)
 	if !differ {
@@ -121,7 +118,7 @@ func (c *Card) DiffersFrom(served *Card) string {
 	return fmt.Sprintf("its model card differs from the one served as %s: %s is %s here and %s there", served.Name, field, mine, theirs)
 }
 
-// shorten bounds a value where a message repeats it.
+// shortenValue bounds a value that a message repeats.
 func shorten(s string) string {
 	const limit = 160
 	if len(s) <= limit {

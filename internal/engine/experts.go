@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// maxHosted bounds the pairs of a layer and an expert that one worker may name.
+// maxHosted bounds the pairs of layer and expert that one worker may name.
 const maxHosted = 1 << 16
 
-// ParseExperts reads which experts a worker hosts, as settings have it: LAYERS:EXPERTS or
-// LAYERS:EXPERTS@SHARE, separated by commas, where each is a number or two with a - between
-// (0-60:0-31,0-60:64@0.5). "" is nothing said.
+// ParseExperts parses the setting that names the experts which a worker hosts: LAYERS:EXPERTS or
+// LAYERS:EXPERTS@SHARE, separated by commas, where LAYERS and EXPERTS are a number or a range
+// (0-60:0-31,0-60:64@0.5). It returns nil for "".
 func ParseExperts(s string) ([]HostedExperts, error) {
 	if s == "" {
 		return nil, nil
@@ -60,7 +60,7 @@ func ParseExperts(s string) ([]HostedExperts, error) {
 	return out, nil
 }
 
-// span are the numbers from first to last.
+// idRange is the ids from first to last, inclusive.
 type span struct{ first, last uint32 }
 
 func (s span) size() int { return int(s.last-s.first) + 1 }

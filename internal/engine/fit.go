@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// The room in a load report, in bytes of JSON: what is left of maxLoadReport is for its
-// numbers, those of a pong included.
+// The bytes of JSON in a load report for each list; the rest of maxLoadReport is for the numbers, including
+// those of a pong.
 const (
 	roomAdapters = 1 << 10
 	roomWarnings = 2432
@@ -15,9 +15,8 @@ const (
 	maxWarningText = 400 // detail and remedy together
 )
 
-// Fit shortens the texts of r's warnings, and leaves out the adapters and warnings for which
-// there is no room, so that the JSON of r, and of a Pong with it, can be read. The lists are
-// changed in place.
+// FitToLimit shortens the texts of r's warnings and drops adapters and warnings that do not fit, so that the
+// JSON of r, and of a Pong with it, stays within maxLoadReport. It changes the lists in place.
 func (r *LoadReport) Fit() {
 	r.Adapters = keepFitting(r.Adapters, roomAdapters)
 	for i := range r.Warnings {
@@ -32,7 +31,7 @@ func (w *Warning) shorten() {
 	w.Detail = cut(w.Detail, maxWarningText-len(w.Remedy))
 }
 
-// cut bounds s to n bytes of whole characters.
+// truncateUTF8 cuts s to at most n bytes without splitting a character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -43,7 +42,7 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// keepFitting returns what of list fits in so many bytes of JSON, in order.
+// keepFitting returns the elements of list, in order, that fit in room bytes of JSON.
 func keepFitting[T any](list []T, room int) []T {
 	kept := list[:0]
 	for _, v := range list {

@@ -7,9 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// Fits returns what makes req impossible to serve for a model of this card, whatever computes
-// it, or nil: an Invalid error that says which field and what to do, or Unimplemented for a guide
-// that the engine cannot follow and for features that it does not take.
+// CheckRequest returns why no engine can serve req for a model of this card, or nil: an Invalid error that
+// names the field and the remedy, or Unimplemented for an OutputSchema or for Features that the engine does
+// not support.
 func (c *Card) Fits(req *Request) error {
 	switch {
 	case req.Choices < 1:

@@ -9,50 +9,49 @@ import (
 	"penstock/core/media"
 )
 
-// Passer is an engine that takes a client's request as the client wrote it, and whose
-// answer is the client's as the engine wrote it: for models whose tokenizer or template
-// is the engine's alone. Such an answer cannot move to another worker once a byte of it is out.
+// PassthroughEngine is an engine that takes a client's request unchanged and whose answer reaches the client
+// unchanged: for models whose tokenizer or template only the engine has. Such an answer cannot move to
+// another worker after its first byte was sent.
 type Passer interface {
-	// Passes returns the paths whose requests are taken, such as
-	// "/v1/chat/completions", ascending. It does not change.
+	// PassthroughPaths returns the paths whose requests are taken, such as "/v1/chat/completions", ascending.
+	// It does not change.
 	Passes() []string
-	// Pass serves one request and calls sink with each piece of the answer in order. The first
-	// piece has Accepted set, with the answer's status and type, and no data; nothing before it
-	// commits the engine. An answer that refuses the client's request (a status of 400 to 499 but
-	// 408, 425 and 429) is the answer; everything else that is no success is a *fault.Error
-	// instead. The last piece has Last set. It returns ctx's error when ctx ends, sink's error
-	// if sink fails, or a *fault.Error; in each case the engine has been told to stop before it
-	// returns. sink must not keep the piece or its slices.
+	// PassThrough serves one request and calls sink with each chunk of the answer in order. The first chunk
+	// has Accepted set, with the answer's status and type, and no data; nothing before it commits the engine.
+	// A refusal of the client's request (a status of 400 to 499 except 408, 425 and 429) is a valid answer;
+	// every other status outside 2xx is a *fault.Error instead. The last chunk has Last set. PassThrough
+	// returns ctx's error when ctx ends, sink's error if sink fails, or a *fault.Error; in each case it has
+	// stopped the engine before it returns. sink must not keep the chunk or its slices.
 	Pass(ctx context.Context, req *PassRequest, sink func(*PassPiece) error) error
 }
 
-// PassRequest is one attempt at a client's request that is passed on.
+// PassthroughRequest is one attempt at a client's request that is passed through.
 type PassRequest struct {
-	ID      string // of the client's request, the same for all attempts
-	Attempt uint32 // from 1; a late answer of an old attempt is dropped by it
-	Model   string // what the engine is told: the card's name or an adapter's
-	// Salt is what its blocks are hashed with.
+	ID      string // client request id, the same for all attempts
+	Attempt uint32 // from 1; identifies late answers of an old attempt, which are dropped
+	Model   string // the name sent to the engine: the card's name or an adapter's
+	// Salt is the salt of the request's block hashes.
 	Salt kv.Salt
-	Path string // one of Passes
-	// Body is the client's JSON object, of which the engine's adapter changes no more than the
-	// model, the id, what makes it tell its usage and what its media are called.
+	Path string // one of PassthroughPaths
+	// Body is the client's JSON object. The engine's adapter changes only the model, the id, the option that
+	// turns usage reports on, and the keys of media.
 	Body []byte
 	// Stream says that the answer is a stream of server-sent events.
 	Stream bool
-	// Prompt are the tokens that the engine makes of the body, as far as they are known:
-	// for those who keep account of caches. It may be nil.
+	// Prompt are the tokens that the engine makes of the body, as far as they are known, for cache
+	// accounting. It may be nil.
 	Prompt []kv.Token
-	// Media are where Prompt shows media, and Objects who the media of Body are, in the order in which
-	// Body shows them (their Source and Tensor are not set): the engine is told their keys where it
-	// takes them. Both may be nil.
+	// Media are the ranges where Prompt shows media, and Objects identify the media of Body, in the order in
+	// which Body shows them (their Source and Tensor are not set): the engine is sent their keys if it takes
+	// them. Both may be nil.
 	Media   []kv.Media
 	Objects []media.Object
-	// Hints are as those of a Request: for router processes.
+	// Hints are routing hints, as in a Request.
 	Hints []byte
 }
 
-// Validate checks what every engine may rely on; whether Body is JSON is the engine's
-// question. It returns a *fault.Error of code Invalid that names the field, or nil.
+// Validate checks what every engine may rely on; the engine checks whether Body is JSON. It returns a
+// *fault.Error of code Invalid that names the field, or nil.
 func (r *PassRequest) Validate() error {
 	switch {
 	case r.Attempt == 0:
@@ -65,8 +64,8 @@ func (r *PassRequest) Validate() error {
 	return nil
 }
 
-// Refuses reports whether an answer of a status is the engine's refusal of the client's
-// request, which is the answer: another engine would refuse it too.
+// IsClientRefusal reports whether an answer of a status is the engine's refusal of the client's request. Such
+// an answer is final: another engine would refuse the request too.
 func Refuses(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -75,11 +74,11 @@ func Refuses(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// PassOrder holds the pieces of one attempt's answer to the contract of a Passer, whoever
-// takes them. The zero value is ready.
+// PassthroughOrder checks that the chunks of one attempt's answer keep to the contract of a
+// PassthroughEngine. The zero value is ready.
 type PassOrder struct{ begun, ended bool }
 
-// Take returns an error if p cannot come next.
+// AcceptChunk returns an error if p must not come next.
 func (o *PassOrder) Take(p *PassPiece) error {
 	switch {
 	case o.ended:
@@ -97,18 +96,18 @@ func (o *PassOrder) Take(p *PassPiece) error {
 	return nil
 }
 
-// PassPiece is a piece of an answer that is passed on.
+// PassthroughChunk is a piece of an answer that is passed through.
 type PassPiece struct {
 	Attempt  uint32
 	Accepted bool
 	Status   int    // HTTP status; with Accepted only
 	Type     string // Content-Type; with Accepted only
-	// Data are bytes of the answer. Of a stream they are whole events, comments left out,
-	// "data: [DONE]" included.
+	// Data are bytes of the answer. In a stream they are whole events, without comments, "data: [DONE]"
+	// included.
 	Data []byte
-	// Tokens is how many tokens of output the piece has, as far as can be told.
+	// Tokens is how many output tokens the chunk has, as far as is known.
 	Tokens int
 	Last   bool
-	// With Last: what the engine said of the whole, each CachedUnknown if nothing.
+	// With Last: the engine's counts for the whole answer, each CachedUnknown if not reported.
 	PromptTokens, OutputTokens, Cached int
 }

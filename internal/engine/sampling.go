@@ -6,11 +6,11 @@ import (
 	"penstock/core/fault"
 )
 
-// MaxLogprobs is the most alternatives that a request may ask for.
+// MaxLogprobs is the largest number of alternatives that a request may ask for.
 const MaxLogprobs = 20
 
-// ValidateSampling returns an Invalid error that names the first parameter of s that
-// cannot be served over a vocabulary of size tokens, or nil. Requests that fit a card have passed it.
+// ValidateSampling returns an Invalid error that names the first parameter of s that cannot be served over a
+// vocabulary of size tokens, or nil. Card.CheckRequest includes it.
 func ValidateSampling(s *Sampling, logprobs, size int) error {
 	ranges := []struct {
 		name       string

@@ -7,8 +7,8 @@ import (
 	"penstock/core/fault"
 )
 
-// Broken is the error of a worker that does not keep to the contract: a defect,
-// which another worker would only hide. The cause is for the log; it may be nil.
+// ContractError is the error for a worker that violates the contract: a defect, which a retry at another
+// worker would only hide. The cause is for the log; it may be nil.
 func Broken(what string, cause error) error {
 	return &fault.Error{
 		Code:    fault.Internal,
@@ -17,12 +17,12 @@ func Broken(what string, cause error) error {
 	}
 }
 
-// unreadable is what is broken about a frame that cannot be decoded.
+// unreadable describes a frame that cannot be decoded.
 const unreadable = "a frame that cannot be read"
 
-// Continue checks that d goes on with a choice of which so many tokens have come,
-// by this attempt or others, and leaves in it those that have not. logprobs is what
-// the request says of them: negative if it asked for none, and then d has none.
+// TrimDelivered checks that d continues a choice of which have tokens were delivered, by this attempt or
+// earlier ones, and removes the delivered tokens from d. logprobs is the request's Logprobs: if negative, d
+// keeps none.
 func (d *Delta) Continue(have, logprobs int) error {
 	switch {
 	case d.Pos < 0 || d.Pos > have:
@@ -40,8 +40,8 @@ func (d *Delta) Continue(have, logprobs int) error {
 	return nil
 }
 
-// Take reads a frame of the answer to an attempt. A frame of another attempt is late
-// and nothing; a second answer leaves none. Before the answer has come, Vector is nil.
+// TakeFrame reads a frame of the answer to an attempt. It ignores a frame of another attempt, which is late;
+// a second answer is an error and clears Vector. Vector is nil before the answer.
 func (e *Embedding) Take(frame []byte, attempt uint32) error {
 	var got Embedding
 	if err := DecodeEmbedding(frame, &got); err != nil {
@@ -62,9 +62,9 @@ func (e *Embedding) Take(frame []byte, attempt uint32) error {
 
 func notFinite(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }
 
-// Take reads a frame of the answer to an attempt, for a model of so many vocabulary
-// entries. A frame of another attempt is late and nothing; a second answer leaves none.
-// Before the last frame of the answer has come, p.Attempt is 0.
+// TakeFrame reads a frame of the answer to an attempt, for a model with vocabulary entries. It ignores a
+// frame of another attempt, which is late; a second answer is an error and clears p. Before the last frame of
+// the answer p.Attempt is 0.
 func (p *Preprocessed) Take(frame []byte, attempt uint32, vocabulary int) error {
 	var got Preprocessed
 	more, err := decodePreprocessed(frame, &got)

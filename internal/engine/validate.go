@@ -7,9 +7,8 @@ import (
 	"penstock/core/fault"
 )
 
-// Validate checks what every engine may rely on, whatever its model: the shape
-// of the request and that its numbers are numbers. It returns a *fault.Error of
-// code Invalid that names the field, or nil.
+// Validate checks what every engine may rely on, whatever its model: the shape of the request and that its
+// numbers are finite. It returns a *fault.Error of code Invalid that names the field, or nil.
 func (r *Request) Validate() error {
 	switch {
 	case r.Attempt == 0:
@@ -24,7 +23,7 @@ func (r *Request) Validate() error {
 		return fault.Param("done", "%d choices of %d say whether they are done", len(r.Done), r.Choices)
 	case r.Stop.MaxTokens < 1:
 		return fault.Param("max_tokens", "max_tokens must be at least 1, not %d", r.Stop.MaxTokens)
-	case r.Stop.MaxTokens > math.MaxInt32: // as large as the wire's numbers are
+	case r.Stop.MaxTokens > math.MaxInt32: // the wire's largest number
 		return fault.Param("max_tokens", "max_tokens must be at most %d, not %d", math.MaxInt32, r.Stop.MaxTokens)
 	case r.Stop.MinTokens < 0 || r.Stop.MinTokens > math.MaxInt32:
 		return fault.Param("min_tokens", "min_tokens must be between 0 and %d, not %d", math.MaxInt32, r.Stop.MinTokens)
@@ -55,20 +54,20 @@ func (r *Request) Validate() error {
 	return r.Sampling.validate()
 }
 
-// RefuseGuide is the answer of an engine that cannot guide to a request with a
-// Guide: Unimplemented, about GuideParam.
+// RefuseSchema is the answer of an engine without structured output to a request with an OutputSchema:
+// Unimplemented, about SchemaParam.
 func RefuseGuide() error {
 	err := fault.New(fault.Unimplemented, "this model's engine cannot hold its answers to a JSON schema; ask without response_format, or ask another model")
 	err.Param = GuideParam
 	return err
 }
 
-// FeaturesParam names the Features of a request in errors: one that is Unimplemented with it says that the request
-// may be served if its media are sent as the client did.
+// FeaturesParam names the Features of a request in errors. An Unimplemented error about it says that the
+// request may be served if its media are sent as the client sent them.
 const FeaturesParam = "features"
 
-// RefuseFeatures is the answer of an engine to Features that it does not take: Unimplemented, about FeaturesParam. The
-// cause is for the log; it may be nil.
+// RefuseFeatures is the answer of an engine to Features that it does not take: Unimplemented, about
+// FeaturesParam. The cause is for the log; it may be nil.
 func RefuseFeatures(cause error) error {
 	return &fault.Error{
 		Code: fault.Unimplemented, Param: FeaturesParam, Err: cause,
@@ -76,8 +75,8 @@ func RefuseFeatures(cause error) error {
 	}
 }
 
-// validate checks what adapters rely on when they pass a schema on: that it is
-// JSON, of a bounded size. nil is valid.
+// validate checks what adapters rely on when they forward a schema: that it is JSON of a bounded size. nil is
+// valid.
 func (g *Guide) validate() error {
 	switch {
 	case g == nil:

@@ -10,26 +10,23 @@ import (
 	"penstock/core/kv"
 )
 
-// The byte layout of both messages is in docs/format/engine.md. In short: a
-// version byte, then fields in ascending order of number, each a key
-// (number<<2 | kind) and a value of that kind; a field with its zero value is
-// left out, and a reader skips the numbers it does not know.
+// The byte layout of both messages is in docs/format/engine.md. In short: a version byte, then fields in
+// ascending order of number, each a key (number<<2 | kind) and a value of that kind. A field with its zero
+// value is left out, and a reader skips the numbers it does not know.
 
-// The first byte of every message. It is another one only if an older reader
-// would misunderstand the rest, which most new fields do not do. A writer takes
-// the least version that says all.
+// The first byte of every message. A new version is needed only if an older reader would misunderstand the
+// rest, which is not so for most new fields. A writer uses the lowest version that can express the message.
 const (
 	wireVersion = 1
-	// guidedVersion is that of requests with a guide: a reader that skipped the
-	// guide would answer with free text.
+	// guidedVersion is the version of requests with an OutputSchema: a reader that skipped it would answer
+	// with free text.
 	guidedVersion = 2
-	// mediaVersion is that of requests with objects or features: a reader that skipped them would answer
-	// without having seen what it is asked about.
+	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
+	// answer without the media.
 	mediaVersion = 3
 )
 
-// MaxChoices bounds the choices of one request, and so what a decoder allocates
-// for the bookkeeping of each.
+// MaxChoices bounds the choices of one request, and so what a decoder allocates for the bookkeeping of each.
 const MaxChoices = 128
 
 // MaxHints bounds the hints of a request, in bytes.
@@ -138,9 +135,9 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	return appendBytes(dst, reqFeatures, r.Features)
 }
 
-// DecodeRequest sets r to the request that b encodes, reusing r's slices and
-// guide, but for what media are made of. It keeps nothing of b. Whether the values make sense is [Request.Validate]'s
-// question; what fails here is malformed. After an error r is unspecified.
+// DecodeRequest sets r to the request that b encodes. It reuses r's slices and OutputSchema, except for the
+// contents of media, and keeps nothing of b. It fails on malformed bytes; [Request.Validate] checks the
+// values. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
@@ -222,7 +219,7 @@ func DecodeRequest(b []byte, r *Request) error {
 		}
 	}
 	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
-		d.fail() // there is no other reason for this version
+		d.fail() // no other field needs this version
 	}
 	return d.err()
 }
@@ -241,9 +238,8 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	return appendUint(dst, deltaFinish, uint64(d.Finish))
 }
 
-// DecodeDelta sets d to the delta that b encodes, reusing d's slices, those of
-// its log-probabilities included. It keeps nothing of b. After an error d is
-// unspecified.
+// DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including those of its
+// log-probabilities, and keeps nothing of b. After an error d is unspecified.
 func DecodeDelta(b []byte, d *Delta) error {
 	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
 	r, err := newReader("delta", b, wireVersion)
@@ -328,9 +324,9 @@ func appendTokens(dst []byte, field uint64, tokens []kv.Token) []byte {
 	return appendPacked(dst, field, tokens)
 }
 
-// appendPacked appends tokens as uvarints one after another; how many there are
-// shows at the end of the field. It has no branch that depends on a token: those of a prompt have two or
-// three bytes, in no order that a processor could foresee.
+// appendPacked appends tokens as consecutive uvarints; the length of the field gives their number. It has no
+// branch that depends on a token: the tokens of a prompt have two or three bytes, in an order that a
+// processor cannot predict.
 func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 	size := 0
 	for _, t := range tokens {
@@ -343,17 +339,17 @@ func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 		n := tokenLen(t)
 		v := uint64(t)
 		v = v&0x7f | v&(0x7f<<7)<<1 | v&(0x7f<<14)<<2 | v&(0x7f<<21)<<3 | v&(0x7f<<28)<<4
-		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last say that another follows
+		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last have the continuation bit
 		binary.LittleEndian.PutUint64(room[at:], v)
 		at += n
 	}
 	return dst[:at]
 }
 
-// packedRoom is how many bytes behind its own a packed token is written over.
+// packedRoom is how many bytes past the end a write of a packed token may touch.
 const packedRoom = 8
 
-// tokenLen is the number of bytes of t as a uvarint: its bits, of which there is at least one, by seven,
+// tokenLen is the number of bytes of t as a uvarint: its number of bits, at least one, divided by seven and
 // rounded up.
 func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
@@ -426,7 +422,7 @@ func appendLogprobs(dst []byte, field uint64, logprobs []Logprob) []byte {
 	return dst
 }
 
-// appendWeighted appends a token and a number: uvarint, then 4 bytes.
+// appendTokenValue appends a token and a number: uvarint, then 4 bytes.
 func appendWeighted(dst []byte, t kv.Token, v float32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(t))
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
@@ -444,8 +440,8 @@ func uintLen(v uint64) int {
 // intLen is the number of bytes of v as a zigzag varint.
 func intLen(v int) int { return uintLen(uint64(v)<<1 ^ uint64(v>>63)) }
 
-// appendReusing appends an empty slice to s that has the capacity of old's
-// element at that place, if it has one.
+// appendReusing appends an empty slice to s. It reuses the capacity of old's element at that index, if there
+// is one.
 func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 	if s == nil {
 		s = old[:0]
@@ -456,8 +452,8 @@ func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 	return append(s, nil)
 }
 
-// malformed is the error of every decoder. It names the message and the field
-// by number: the content may be a prompt.
+// malformed is the error of every decoder. It names the message and the field by number only, since the
+// content may be a prompt.
 func malformed(message string, field uint64) error {
 	return fault.New(fault.Invalid, "decode engine %s: field %d is malformed", message, field)
 }

@@ -29,10 +29,8 @@ func AppendEmbedRequest(dst []byte, r *EmbedRequest) []byte {
 	return appendTokens(dst, embedPrompt, r.Prompt)
 }
 
-// DecodeEmbedRequest sets r to the request that b encodes, reusing its slice. It
-// keeps nothing of b. Whether the values make sense is
-// [EmbedRequest.Validate]'s question; what fails here is malformed. After an
-// error r is unspecified.
+// DecodeEmbedRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b. It
+// fails on malformed bytes; [EmbedRequest.Validate] checks the values. After an error r is unspecified.
 func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
 	old := *r
 	*r = EmbedRequest{Prompt: old.Prompt[:0]}
@@ -73,9 +71,8 @@ func AppendEmbedding(dst []byte, e *Embedding) []byte {
 	return dst
 }
 
-// DecodeEmbedding sets e to the embedding that b encodes, reusing its slice. It
-// keeps nothing of b. What fails here is malformed; after an error e is
-// unspecified.
+// DecodeEmbedding sets e to the embedding that b encodes. It reuses e's slice, keeps nothing of b and fails
+// on malformed bytes. After an error e is unspecified.
 func DecodeEmbedding(b []byte, e *Embedding) error {
 	*e = Embedding{Vector: e.Vector[:0]}
 	d, err := newReader("embedding", b, wireVersion)
@@ -95,7 +92,7 @@ func DecodeEmbedding(b []byte, e *Embedding) error {
 	return d.err()
 }
 
-// floats appends numbers of 4 bytes each to dst.
+// readFloats appends float32 values of 4 bytes each to dst.
 func (r *wireReader) floats(dst []float32) []float32 {
 	s := r.sub()
 	dst = slices.Grow(dst, len(s.rest)/4)

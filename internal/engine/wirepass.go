@@ -2,7 +2,7 @@ package engine
 
 import "encoding/binary"
 
-// The fields of a request that is passed on. Numbers are never reused.
+// The fields of a passthrough request. Numbers are never reused.
 const (
 	passID = iota + 1
 	passAttempt
@@ -19,7 +19,7 @@ const (
 	passObject // repeated
 )
 
-// The fields of a piece of its answer. Numbers are never reused.
+// The fields of a passthrough chunk. Numbers are never reused.
 const (
 	pieceAttempt = iota + 1
 	pieceAccepted
@@ -33,7 +33,7 @@ const (
 	pieceCached
 )
 
-// AppendPassRequest appends the encoding of r to dst. It allocates only if dst must grow.
+// AppendPassthroughRequest appends the encoding of r to dst. It allocates only if dst must grow.
 func AppendPassRequest(dst []byte, r *PassRequest) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendString(dst, passID, r.ID)
@@ -51,9 +51,9 @@ func AppendPassRequest(dst []byte, r *PassRequest) []byte {
 	return appendObjects(dst, passObject, r.Objects)
 }
 
-// DecodePassRequest sets r to the request that b encodes, reusing its slices. It keeps
-// nothing of b. Whether the values make sense is [PassRequest.Validate]'s question; what fails
-// here is malformed. After an error r is unspecified.
+// DecodePassthroughRequest sets r to the request that b encodes. It reuses r's slices and keeps nothing of b.
+// It fails on malformed bytes; [PassthroughRequest.Validate] checks the values. After an error r is
+// unspecified.
 func DecodePassRequest(b []byte, r *PassRequest) error {
 	old := *r
 	*r = PassRequest{Body: old.Body[:0], Prompt: old.Prompt[:0], Media: old.Media[:0]}
@@ -97,7 +97,7 @@ func DecodePassRequest(b []byte, r *PassRequest) error {
 	return d.err()
 }
 
-// AppendPassPiece appends the encoding of p to dst. It allocates only if dst must grow.
+// AppendPassthroughChunk appends the encoding of p to dst. It allocates only if dst must grow.
 func AppendPassPiece(dst []byte, p *PassPiece) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, pieceAttempt, uint64(p.Attempt))
@@ -112,8 +112,8 @@ func AppendPassPiece(dst []byte, p *PassPiece) []byte {
 	return appendInt(dst, pieceCached, p.Cached)
 }
 
-// DecodePassPiece sets p to the piece that b encodes, reusing its slice. It keeps nothing of
-// b. After an error p is unspecified.
+// DecodePassthroughChunk sets p to the chunk that b encodes. It reuses p's slice and keeps nothing of b.
+// After an error p is unspecified.
 func DecodePassPiece(b []byte, p *PassPiece) error {
 	old := *p
 	*p = PassPiece{Data: old.Data[:0]}

@@ -21,13 +21,13 @@ const (
 	prepShows
 )
 
-// The fields of what was preprocessed. Numbers are never reused.
+// The fields of a preprocessed prompt. Numbers are never reused.
 const (
 	preppedAttempt = iota + 1
 	preppedTokens
 	preppedMedia    // repeated
 	preppedFeatures // a piece
-	preppedMore     // another frame follows, and this one has no more than a piece
+	preppedMore     // another frame follows, and this one has only a piece of the features
 	preppedDigests
 	preppedObject // repeated
 	preppedReason
@@ -53,10 +53,9 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	return appendBool(dst, prepShows, r.Shows)
 }
 
-// DecodePreprocessRequest sets r to the request that b encodes, reusing its slice.
-// It keeps nothing of b. Whether the values make sense is
-// [PreprocessRequest.Validate]'s question; what fails here is malformed. After an
-// error r is unspecified.
+// DecodePreprocessRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b.
+// It fails on malformed bytes; [PreprocessRequest.Validate] checks the values. After an error r is
+// unspecified.
 func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	old := *r
 	*r = PreprocessRequest{Chat: old.Chat[:0]}
@@ -91,7 +90,7 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	return d.err()
 }
 
-// AppendPreprocessed appends the encoding of p, but for its Features, to dst: the last frame of an answer.
+// AppendPreprocessed appends the encoding of p without its Features to dst: the last frame of an answer.
 func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
@@ -107,8 +106,8 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	return appendString(dst, preppedParam, p.Why.Param)
 }
 
-// Frames hands send the frames of an answer in their order: p's Features in pieces, and then what
-// [AppendPreprocessed] writes. send keeps nothing.
+// SendFrames calls send with the frames of an answer in order: p's Features in pieces, then the result of
+// [AppendPreprocessed]. send keeps nothing.
 func (p *Preprocessed) Frames(send func(frame []byte) error) error {
 	var frame []byte
 	for piece := range slices.Chunk(p.Features, maxPiece) {
@@ -121,9 +120,9 @@ func (p *Preprocessed) Frames(send func(frame []byte) error) error {
 	return send(AppendPreprocessed(frame[:0], p))
 }
 
-// DecodePreprocessed sets p to what the last frame of an answer, b, encodes, reusing p's slices. It keeps nothing
-// of b, and refuses more than a Preprocessed may have. What fails here is
-// malformed; after an error p is unspecified.
+// DecodePreprocessed sets p to what b, the last frame of an answer, encodes. It reuses p's slices, keeps
+// nothing of b, and fails on malformed bytes and on more than a Preprocessed may have. After an error p is
+// unspecified.
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
 	more, err := decodePreprocessed(b, p)
 	if err == nil && more {
@@ -132,8 +131,8 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 	return err
 }
 
-// decodePreprocessed is DecodePreprocessed of any frame. more says that others follow: then p has a piece of the
-// features, else all but them.
+// decodePreprocessed is DecodePreprocessed for any frame. more says that others follow: then p has only a
+// piece of the features, else everything but them.
 func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	*p = Preprocessed{Tokens: p.Tokens[:0], Media: p.Media[:0]}
 	d, err := newReader("preprocessed prompt", b, wireVersion)
@@ -180,7 +179,7 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	return more, d.err()
 }
 
-// why reads what of a refusal comes after its reason.
+// readRefusal reads the message or the parameter of a refusal, which follow its reason.
 func (r *wireReader) why(p *Preprocessed) {
 	s := r.string("")
 	switch {

@@ -10,20 +10,20 @@ import (
 	"penstock/core/kv"
 )
 
-// wireReader walks the fields of one message. Its first failure sticks: value
-// methods return zeros after it, and next ends the walk.
+// wireReader reads the fields of one message. Its first failure sticks: value methods return zeros after it,
+// and nextField returns false.
 type wireReader struct {
 	message string
 	version byte
 	rest    []byte
 	field   uint64
 	kind    uint64
-	// floor is the least number the next field may have.
+	// minField is the lowest number the next field may have.
 	floor uint64
 	bad   bool
 }
 
-// newReader reads a message of a version up to the newest that it may have.
+// newReader returns a reader of a message whose version is at most newest.
 func newReader(message string, b []byte, newest byte) (wireReader, error) {
 	if len(b) == 0 {
 		return wireReader{}, fault.New(fault.Invalid, "decode engine %s: empty message", message)
@@ -35,7 +35,7 @@ func newReader(message string, b []byte, newest byte) (wireReader, error) {
 	return wireReader{message: message, version: b[0], rest: b[1:], floor: 1}, nil
 }
 
-// next moves to the next field; false at the end or after a failure.
+// nextField moves to the next field. It returns false at the end or after a failure.
 func (r *wireReader) next() bool {
 	if r.bad || len(r.rest) == 0 {
 		return false
@@ -49,7 +49,7 @@ func (r *wireReader) next() bool {
 	return !r.bad
 }
 
-// repeat allows the field just read once more.
+// allowRepeat allows the field just read to appear again.
 func (r *wireReader) repeat() { r.floor = r.field }
 
 func (r *wireReader) fail() {
@@ -64,7 +64,7 @@ func (r *wireReader) err() error {
 	return nil
 }
 
-// skip passes over a field of a later version; it may be repeated.
+// skipField skips a field of a later version, which may be repeated.
 func (r *wireReader) skip() {
 	switch r.kind {
 	case kindInt:
@@ -122,8 +122,8 @@ func (r *wireReader) uint8() uint8   { return uint8(r.uintUpTo(math.MaxUint8)) }
 func (r *wireReader) uint32() uint32 { return uint32(r.uintUpTo(math.MaxUint32)) }
 func (r *wireReader) bool() bool     { return r.uintUpTo(1) == 1 }
 
-// int reads a zigzag number of at most 32 bits: no count, position or limit of
-// the contract is larger, and sums of a few cannot overflow.
+// readInt reads a zigzag number of at most 32 bits: no count, position or limit of the contract is larger,
+// and sums of a few cannot overflow.
 func (r *wireReader) int() int {
 	v := r.uint32()
 	return int(int32(v>>1) ^ -int32(v&1))
@@ -153,7 +153,7 @@ func (r *wireReader) bytes() []byte {
 	return r.take(n)
 }
 
-// string returns old if it is equal, so that a reused target costs nothing.
+// readString returns old if it is equal, so that a reused target allocates nothing.
 func (r *wireReader) string(old string) string {
 	b := r.bytes()
 	if string(b) == old {
@@ -178,12 +178,12 @@ func (r *wireReader) bools(dst []bool) []bool {
 	return dst
 }
 
-// sub returns a reader of the bytes of a field, to be closed by join.
+// openField returns a reader of the bytes of a field; closeField must follow.
 func (r *wireReader) sub() wireReader {
 	return wireReader{rest: r.bytes(), bad: r.bad}
 }
 
-// join takes over a failure of a sub-reader.
+// closeField passes a failure of a field's reader on to r.
 func (r *wireReader) join(s *wireReader) {
 	if s.bad {
 		r.fail()
@@ -207,8 +207,8 @@ func (r *wireReader) float32() float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// tokens appends packed tokens to dst. Every token ends in a byte below 0x80,
-// so their number is known, and bounded by the bytes there are, before dst grows.
+// readTokens appends packed tokens to dst. Every token ends in a byte below 0x80, so their number is known,
+// and bounded by the number of bytes, before dst grows.
 func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	s := r.sub()
 	n := 0
@@ -217,8 +217,8 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	}
 	dst = slices.Grow(dst, n)
 	for len(s.rest) > 0 {
-		// Ids of up to four bytes are taken without a branch that depends on them, while there are
-		// eight bytes to look at: see appendPacked.
+		// Ids of up to four bytes are read without a branch that depends on them while eight bytes are left:
+		// see appendPacked.
 		b := s.rest
 		for len(b) >= 8 {
 			v := binary.LittleEndian.Uint64(b)
@@ -239,7 +239,7 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 	return dst
 }
 
-// guide returns the guide of a request, in the memory of old if there is one.
+// readSchema returns the OutputSchema of a request, in the memory of old if there is one.
 func (r *wireReader) guide(old *Guide) *Guide {
 	b := r.bytes()
 	if r.version < guidedVersion || len(b) > MaxSchema {
@@ -253,8 +253,8 @@ func (r *wireReader) guide(old *Guide) *Guide {
 	return old
 }
 
-// features reads what a processor made, where a message may have it. The memory is its own: it is too large to be kept
-// for a message that has none.
+// readFeatures reads a processor's output; may says whether the message may have it. The memory is not
+// reused: it is too large to be kept for messages without features.
 func (r *wireReader) features(may bool) []byte {
 	b := r.bytes()
 	if !may || len(b) > MaxFeatures || len(b) == 0 {
@@ -264,7 +264,7 @@ func (r *wireReader) features(may bool) []byte {
 	return append([]byte(nil), b...)
 }
 
-// hints appends the hints of a request to dst.
+// readHints appends the hints of a request to dst.
 func (r *wireReader) hints(dst []byte) []byte {
 	b := r.bytes()
 	if len(b) > MaxHints {
@@ -310,7 +310,7 @@ func (r *wireReader) logprobs(dst []Logprob) []Logprob {
 		l.Token, l.Logprob = s.token(), s.float32()
 		l.Top = l.Top[:0]
 		n := s.uvarint()
-		if n > uint64(len(s.rest))/5 { // a token and four bytes each
+		if n > uint64(len(s.rest))/5 { // each alternative is a token and four bytes
 			s.fail()
 			break
 		}
