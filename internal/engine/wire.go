@@ -18,7 +18,7 @@ import (
 // rest, which is not so for most new fields. A writer uses the lowest version that can express the message.
 const (
 	wireVersion = 1
-	// guidedVersion is the version of requests with an OutputSchema: a reader that skipped it would answer
+	// schemaVersion is the version of requests with an OutputSchema: a reader that skipped it would answer
 	// with free text.
 	guidedVersion = 2
 	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
@@ -65,7 +65,7 @@ const (
 	reqStopTokens
 	reqIgnoreEOS
 	reqLogprobs
-	reqGuide // of guidedVersion
+	reqGuide // of schemaVersion
 	reqHints
 	reqDigests
 	reqObject   // of mediaVersion; repeated
