@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// The bytes of JSON in a load report for each list; the rest of maxLoadReport is for the numbers, including
-// those of a pong.
+// The bytes of JSON in a load report for each list; the rest of maxLoadReport is for the numbers, also
+// the numbers of a pong.
 const (
 	roomAdapters = 1 << 10
 	roomWarnings = 2432

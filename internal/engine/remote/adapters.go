@@ -9,16 +9,16 @@ import (
 	"penstock/internal/backoff"
 )
 
-// listEvery is the time between two questions which LoRA adapters an engine has: people load them, not
-// requests. listTimeout bounds one.
+// listInterval is the time between two listings of an engine's LoRA adapters: operators load them, not
+// requests. listTimeout bounds one listing.
 const (
 	listEvery   = 10 * time.Second
 	listTimeout = 5 * time.Second
 )
 
-// adapters are the LoRA adapters that an engine serves now.
+// adapterList holds the LoRA adapters that an engine serves now.
 type adapters struct {
-	look chan struct{} // of capacity 1: one that is listed is not there
+	look chan struct{} // of capacity 1: a listed adapter was not found
 	mu   struct {
 		sync.Mutex
 		names   []string // ascending; never changed in place
@@ -32,14 +32,14 @@ func newAdapters(names []string) *adapters {
 	return a
 }
 
-// now returns what is served, and a channel that is closed when that changes.
+// current returns the served adapters, and a channel that is closed when they change.
 func (a *adapters) now() (names []string, changed <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.mu.names, a.mu.changed
 }
 
-// set enters what an engine lists. It reports whether that is news, and which adapters are gone.
+// update sets the adapters to what the engine lists. It reports whether they changed, and which are gone.
 func (a *adapters) set(names []string) (gone []string, changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,7 +56,7 @@ func (a *adapters) set(names []string) (gone []string, changed bool) {
 	return gone, true
 }
 
-// missing says that the engine did not know an adapter.
+// requestRecheck asks for a new listing, because the engine did not know an adapter.
 func (a *adapters) missing() {
 	select {
 	case a.look <- struct{}{}:
@@ -77,7 +77,7 @@ func (b *Base) WatchAdapters(ctx context.Context, sink func([]string)) error {
 	}
 }
 
-// watchAdapters asks the engine for its adapters now and then.
+// watchAdapters lists the engine's adapters periodically.
 func (b *Base) watchAdapters(ctx context.Context) {
 	if b.cfg.List == nil {
 		return
@@ -98,7 +98,7 @@ func (b *Base) watchAdapters(ctx context.Context) {
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
 		names, err := b.cfg.List(bounded)
 		cancel()
-		if err != nil { // what is wrong with the engine is for others to find out
+		if err != nil { // Base.watchHealth finds out what is wrong
 			b.health.note(ctx, err)
 			continue
 		}
@@ -106,14 +106,15 @@ func (b *Base) watchAdapters(ctx context.Context) {
 			b.cache.unloaded(gone, mark)
 			b.log.Info("the engine's LoRA adapters have changed", "adapters", names)
 		}
-		if backoff.Pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often
+		if backoff.Pause(ctx, time.Second) != nil { // requests for a removed adapter must not cause a listing each
 			return
 		}
 	}
 }
 
-// adapter returns which adapter a request that is passed on is for, "" if for none: whatever is not a name
-// of the model is one, also if it is not listed any more. The model must not answer in its place.
+// adapterOf returns the adapter that a passthrough request asks for, "" if none. Every name which is not a
+// name of the model counts as an adapter, also one that is no longer listed: the model must not answer in its
+// place.
 func (b *Base) adapter(model string) string {
 	if model == "" || b.cfg.Card.Names(model) {
 		return ""

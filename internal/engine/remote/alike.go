@@ -6,40 +6,39 @@ import (
 	"penstock/core/kv"
 )
 
-// Alike knows the last event of a stream that gave one choice tokens and said nothing else, and
-// recognises those that differ from it in nothing but a text and the ids. Nearly all events of a
-// stream do: to compare them takes a tenth of the time that reading them takes. The text is
-// stepped over.
+// EventTemplate holds the last event of a stream that contained tokens of one choice and nothing else, and
+// recognizes events which differ from it only in the text and the ids. Nearly all events of a stream do. The
+// comparison takes a tenth of the time of decoding. The text is skipped.
 //
-// Where the two stand in an event is told while it is read: Begin, then Text and IDs, then Learn.
+// A dialect records the positions of both while it decodes an event: Reset, then MarkText and MarkIDs, then
+// Learn.
 type Alike struct {
-	text, ids span // in the event that is being read; a text that is not there is empty
-	several   bool // one of them came twice
-	// Of the event that was learned: what is before its text, between the text and the ids, and
-	// after those, in memory that is kept.
+	text, ids span // in the event being read; an absent text is empty
+	several   bool // one of them appeared twice
+	// Of the learned event: the bytes before its text, between the text and the ids, and after those, in
+	// reused memory.
 	memory                 []byte
 	before, between, after []byte
 	hasText, known         bool
 	choice                 int
 }
 
-// Begin says that another event is read.
+// Reset starts a new event.
 func (a *Alike) Begin() { a.text, a.ids, a.several, a.known = span{}, span{}, false, false }
 
-// Text says that the text is between two places of the event.
+// MarkText records the position of the text in the event.
 func (a *Alike) Text(from, to int) {
 	a.several = a.several || a.text.to > 0
 	a.text = span{from, to}
 }
 
-// IDs says that the array of ids is between two places of the event.
+// MarkIDs records the position of the array of ids in the event.
 func (a *Alike) IDs(from, to int) {
 	a.several = a.several || a.ids.to > 0
 	a.ids = span{from, to}
 }
 
-// Learn says that the event which was read has no more to say than tokens of one choice. data is
-// the event; it is not kept.
+// Learn records that the event contained only tokens of one choice. data is the event; it is not kept.
 func (a *Alike) Learn(data []byte, choice int) {
 	if a.several || a.ids.to == 0 || data[a.ids.from] != '[' {
 		return
@@ -55,8 +54,8 @@ func (a *Alike) Learn(data []byte, choice int) {
 	a.known, a.choice = true, choice
 }
 
-// Read appends the ids of an event like the one that was learned to dst, and returns whose they
-// are; ok is false if it is not like that one, or none was learned.
+// MatchTokens appends the ids of an event that matches the learned one to dst, and returns their choice; ok
+// is false if the event does not match, or none was learned.
 func (a *Alike) Read(data []byte, dst []kv.Token) (choice int, tokens []kv.Token, ok bool) {
 	if !a.known || !bytes.HasPrefix(data, a.before) {
 		return 0, dst, false

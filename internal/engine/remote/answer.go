@@ -15,29 +15,28 @@ import (
 	"penstock/core/fault"
 )
 
-// Answer is what an engine answers. One goroutine reads it, and closes it.
+// Response is an engine's HTTP response. One goroutine reads and closes it.
 type Answer struct {
 	Status     int
 	Type       string        // Content-Type
-	RetryAfter time.Duration // 0 if the engine says nothing of it
+	RetryAfter time.Duration // 0 if the engine sent none
 	client     *Client
 	host       string
 	conn       *conn // nil after Close
 	pool       *pool
 	body       io.Reader
-	stop       func() bool  // lets the end of the call's context pass
-	sent       <-chan error // nil if all of the request was sent when the answer came
+	stop       func() bool  // stops the context from aborting the connection
+	sent       <-chan error // nil if the whole request was sent before the response came
 	silence    time.Duration
-	until      time.Time // when the wait for more ends, as the connection knows
+	until      time.Time // the read deadline set on the connection
 	whole      bool      // the body was read to its end
-	last       bool      // the connection takes no further call
+	last       bool      // the server closes the connection after this response
 }
 
-// OK reports whether the answer is a success.
+// OK reports whether the response is a success.
 func (a *Answer) OK() bool { return a.Status >= 200 && a.Status < 300 }
 
-// Read reads of the body. An answer that stands still for longer than engines compute is broken
-// off.
+// Read reads from the body. It fails with errSilent if nothing comes for longer than engines compute.
 func (a *Answer) Read(p []byte) (int, error) {
 	if a.conn == nil {
 		return 0, net.ErrClosed
@@ -50,7 +49,7 @@ func (a *Answer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// listen moves the end of the wait for more, if it is worth it.
+// extendDeadline moves the read deadline, unless it would move by less than 1/16 of the wait.
 func (a *Answer) listen() {
 	until := time.Now().Add(a.silence)
 	if late := until.Sub(a.until); late > a.silence/16 || late < 0 {
@@ -71,8 +70,8 @@ func (a *Answer) read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the call. If the body was not read to its end, the connection is closed, by which
-// the engine knows that nobody waits for more.
+// Close ends the call. If the body was not read to its end, it closes the connection, which tells the engine
+// to stop.
 func (a *Answer) Close() {
 	k := a.conn
 	if k == nil {
@@ -90,8 +89,8 @@ func (a *Answer) Close() {
 	a.pool.drop(k)
 }
 
-// Finish is Close for an answer of which all that matters was read: the little that may follow
-// is read too, so that the connection can serve another call.
+// DrainAndClose is Close for a response whose relevant part was read: it reads up to 4 KiB that may follow,
+// so that the connection can serve another call.
 func (a *Answer) Finish() {
 	if a.conn != nil && !a.whole {
 		_ = a.conn.net.SetReadDeadline(time.Now().Add(drainTimeout))
@@ -106,8 +105,8 @@ func (a *Answer) Finish() {
 	a.Close()
 }
 
-// JSON makes a call whose answer is small and decodes it into v, which may be nil. What
-// is no success is [Answer.Refused].
+// DoJSON makes a call with a small response and decodes it into v, which may be nil. An unsuccessful status
+// is a [Response.RefusalError].
 func (c *Client) JSON(ctx context.Context, call *Call, v any) error {
 	body, err := c.Read(ctx, call, maxProbe)
 	if err != nil || v == nil {
@@ -119,10 +118,10 @@ func (c *Client) JSON(ctx context.Context, call *Call, v any) error {
 	return nil
 }
 
-// maxProbe bounds the answers that are read whole.
+// maxProbe bounds the responses that are read whole, in bytes.
 const maxProbe = 16 << 20
 
-// Read makes a call and returns the body of its answer, of at most limit bytes.
+// ReadBody makes a call and returns the body of its response, of at most limit bytes.
 func (c *Client) Read(ctx context.Context, call *Call, limit int64) ([]byte, error) {
 	a, err := c.Do(ctx, call)
 	if err != nil {
@@ -142,8 +141,8 @@ func (c *Client) Read(ctx context.Context, call *Call, limit int64) ([]byte, err
 	return body, nil
 }
 
-// exists reports whether the engine has a path that takes POST: it refuses an empty object
-// there for what it lacks, not for the path.
+// hasPath reports whether the engine has a path that takes POST: there it refuses an empty object for its
+// missing members, not for the path.
 func (c *Client) exists(ctx context.Context, path string) (bool, error) {
 	a, err := c.Do(ctx, &Call{Path: path, Body: []byte("{}")})
 	if err != nil {
@@ -151,17 +150,16 @@ func (c *Client) exists(ctx context.Context, path string) (bool, error) {
 	}
 	defer a.Close()
 	switch a.Status {
-	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusForbidden: // 403 is vLLM's for what is switched off
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusForbidden: // vLLM answers 403 for a disabled endpoint
 		return false, nil
 	}
 	return true, nil
 }
 
-// eventStream reports whether the answer is a stream of server-sent events.
+// isEventStream reports whether the response is a stream of server-sent events.
 func (a *Answer) eventStream() bool { return strings.HasPrefix(a.Type, "text/event-stream") }
 
-// Scrape reads an engine's metrics and calls take with their text, which is valid during the
-// call only.
+// FetchMetrics reads an engine's metrics and calls take with their text, which is valid only during the call.
 func (c *Client) Scrape(ctx context.Context, path string, take func(text []byte)) error {
 	a, err := c.Do(ctx, &Call{Method: http.MethodGet, Path: path})
 	if err != nil {
@@ -180,7 +178,7 @@ func (c *Client) Scrape(ctx context.Context, path string, take func(text []byte)
 	return nil
 }
 
-// readInto reads all of src, of at most limit bytes.
+// readInto reads all of src, at most limit bytes.
 func readInto(b *Body, src io.Reader, limit int) error {
 	for {
 		if len(b.B) == cap(b.B) {
@@ -199,13 +197,13 @@ func readInto(b *Body, src io.Reader, limit int) error {
 	}
 }
 
-// All reads the rest of an answer that is small.
+// ReadAll reads the rest of a small response.
 func (a *Answer) All(ctx context.Context) ([]byte, error) {
 	body, _, err := a.UpTo(ctx, maxProbe)
 	return body, err
 }
 
-// UpTo reads the rest of an answer, of at most limit bytes; more says that there are others.
+// ReadUpTo reads the rest of a response, at most limit bytes; more says that the response is longer.
 func (a *Answer) UpTo(ctx context.Context, limit int64) (body []byte, more bool, err error) {
 	body, err = io.ReadAll(io.LimitReader(a, limit+1))
 	switch {

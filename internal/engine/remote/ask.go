@@ -7,18 +7,18 @@ import (
 	"penstock/internal/engine"
 )
 
-// Seen is what came of a question to an engine.
+// ProbeResult is the result of a probe request to an engine.
 type Seen struct {
 	Tokens int // of output
-	Cached int // of the prompt, engine.CachedUnknown if the engine did not say
+	Cached int // of the prompt, engine.CachedUnknown if the engine did not report them
 }
 
-// Ask has an engine generate one token after prompt, to find out what it can do.
+// ProbePrompt lets an engine generate one token after prompt, to find out what it can do.
 func Ask(ctx context.Context, client *Client, card *engine.Card, d Dialect, prompt []kv.Token) (Seen, error) {
 	return AskAbout(ctx, client, card, d, &engine.Preprocessed{Tokens: prompt})
 }
 
-// AskAbout is Ask after a prompt that shows media which a processor has processed.
+// ProbePreprocessed is ProbePrompt for a prompt with media which a processor has processed.
 func AskAbout(ctx context.Context, client *Client, card *engine.Card, d Dialect, p *engine.Preprocessed) (Seen, error) {
 	b, err := New(Config{Card: *card, Client: client, Dialect: d})
 	if err != nil {

@@ -11,37 +11,37 @@ import (
 	"penstock/internal/engine"
 )
 
-// attempt turns what the calls of a request say into its deltas.
+// attempt turns the events of a request's calls into deltas.
 type attempt struct {
 	b       *Base
 	req     *engine.Request
 	sink    func(*engine.Delta) error
 	flight  *flight
-	begun   bool // the engine took it
-	probe   bool // it is a question of ours: nothing is learned from what is reported
+	begun   bool // the engine accepted the request
+	probe   bool // a probe request: its reports are not recorded
 	stops   []kv.Token
 	choices []choice
-	open    int          // choices that go on
+	open    int          // choices that are not finished
 	delta   engine.Delta // scratch
 	calls   []*Part
-	known   int // cached tokens by the engine's account, or CachedUnknown
-	beside  int // the same by that of a call which was not the first
+	known   int // cached tokens as reported by the engine, or CachedUnknown
+	beside  int // the same as reported by another call than the first
 }
 
-// choice is what became of one choice.
+// choiceState is the state of one choice.
 type choice struct {
 	have    int // tokens of output, Generated included
-	most    int // that it may have
+	most    int // limit of outputLen
 	said    bool
-	unsaid  bool // its first tokens were delivered while the cached ones were unknown
+	unsaid  bool // the first tokens were delivered with Cached unknown
 	over    engine.Finish
-	ended   bool // the delta with its end was delivered
+	ended   bool // the delta with its Finish was delivered
 	holding bool // tokens and logprobs are its last, held back
-	// tokens and probs are what was not handed on yet: what came with one read of the socket
-	// goes on as one delta, since to hand it on costs more than to read it.
+	// tokens and probs are buffered for the next delta: the tokens of one read from the socket become one
+	// delta, since delivering a delta costs more than reading it.
 	tokens []kv.Token
 	probs  []engine.Logprob
-	// part is the call whose first choice this is: what it generates the engine caches.
+	// part is the call whose first choice this is: the engine caches its output.
 	part *Part
 }
 
@@ -68,7 +68,7 @@ func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *a
 	return a
 }
 
-// generated are the tokens that earlier attempts delivered of a choice.
+// deliveredTokens returns the tokens of a choice that earlier attempts delivered.
 func (a *attempt) generated(i int) []kv.Token {
 	if a.req.Generated == nil {
 		return nil
@@ -76,51 +76,50 @@ func (a *attempt) generated(i int) []kv.Token {
 	return a.req.Generated[i]
 }
 
-// Part is what one call to an engine asks for: one choice, or several that begin at the same
-// place.
+// SubRequest is what one call to an engine asks for: one choice, or several that start at the same position.
 type Part struct {
 	Request *engine.Request
-	// Choices are those that it asks for: what the engine numbers i is Choices[i] of the request.
+	// Choices are the requested choices: the engine's index i is Choices[i] of the request.
 	Choices []int
-	// Generated are the tokens of output that the prompt goes on with.
+	// Generated are the output tokens to append to the prompt.
 	Generated []kv.Token
-	// MaxTokens and MinTokens are what is left of the request's.
+	// MaxTokens and MinTokens are the rest of the request's limits.
 	MaxTokens, MinTokens int
-	// Seed is for what is drawn now, below 2^63: that of the request, changed by how far
-	// the choice has come, so that draws are not repeated.
+	// Seed is the seed for the tokens drawn now, below 2^63: that of the request, changed by the choice's
+	// position, so that draws are not repeated.
 	Seed uint64
 	ID   string // of the call
 
-	// Tokens, Logprobs and Top are memory for a dialect to decode events into.
+	// Tokens, Logprobs and Top are memory into which a dialect decodes events.
 	Tokens   []kv.Token
 	Logprobs []engine.Logprob
 	Top      []engine.TokenLogprob
-	// Alike is for a dialect to recognise events that are like the last one.
+	// Template lets a dialect recognize events which are like the last one.
 	Alike Alike
-	// Slot is where an engine with slots is believed to serve it, -1 if that is unknown. Mixed says
-	// that it may meet a sequence of another salt there, so that it must reuse nothing.
+	// Slot is the slot in which the engine is predicted to serve the call, -1 if unknown. Mixed says that the
+	// slot may hold a sequence of another salt, so that the call must reuse nothing.
 	Slot  int
 	Mixed bool
-	// Hole is what the dialect gave to Again; 0 in the first call.
+	// Hole is the argument of the last Again; 0 in the first call.
 	Hole int
 
 	a        *attempt
-	from     int  // tokens of output before this call
+	from     int  // output tokens before this call
 	counted  bool // the cached tokens were compared
 	again    bool // another call follows
-	idleHole int  // Hole of a call without a token before this one, else -1
+	idleHole int  // Hole of an earlier call that gave no token, else -1
 	last     kv.Token
 	hasLast  bool
-	kept     []kv.Token // output up to now, if another call may follow
+	kept     []kv.Token // output so far, if another call may follow
 	ticket   shadow.Ticket
-	mark     uint64 // of the feed's table, from before the call was sent
-	guess    int    // prompt tokens that the engine should have in its cache, or noGuess
+	mark     uint64 // of the event table, from before the call was sent
+	guess    int    // prompt tokens that the engine should have cached, or noExpectation
 }
 
-// noGuess is the guess where nothing can be known.
+// noExpectation is the expectedCached of a call that cannot be predicted.
 const noGuess = -1
 
-// parts divides the choices that are to be generated into calls.
+// splitIntoParts divides the unfinished choices into calls.
 func (a *attempt) parts(how Choices) []*Part {
 	a.calls = a.divide(how)
 	return a.calls
@@ -139,8 +138,7 @@ func (a *attempt) divide(how Choices) []*Part {
 	if len(open) == 0 {
 		return nil
 	}
-	// Several choices of one call are numbered from 0: the engine's draws must be those of a call
-	// that asks for all.
+	// The engine numbers the choices of one call from 0: its draws must equal the draws of a call for all.
 	if together && (len(open) == len(a.choices) || len(open) == 1 && open[0] == 0) {
 		return []*Part{a.part(open)}
 	}
@@ -161,8 +159,8 @@ func (a *attempt) part(choices []int) *Part {
 	}
 }
 
-// seedOf returns the seed of a call for a choice from a position on. From the beginning it is the
-// one that engines give the choices of a call for several: the seed plus the choice's number.
+// partSeed returns the seed of a call for a choice from a position on. At position 0 it is the seed that
+// engines use for each choice of a call for several: the seed plus the choice's index.
 func seedOf(seed uint64, choice, position int) uint64 {
 	s := seed + uint64(choice)
 	if position > 0 {
@@ -171,10 +169,10 @@ func seedOf(seed uint64, choice, position int) uint64 {
 	return s & math.MaxInt64
 }
 
-// Prompt returns the tokens that the engine is to go on from, in two pieces.
+// PromptTokens returns the tokens from which the engine is to continue, in two pieces.
 func (p *Part) Prompt() (prompt, generated []kv.Token) { return p.Request.Prompt, p.Generated }
 
-// tokens returns the same in one piece, which is not to be changed.
+// allTokens returns the same in one piece, which the caller must not change.
 func (p *Part) tokens() []kv.Token {
 	if len(p.Generated) == 0 {
 		return p.Request.Prompt
@@ -182,7 +180,7 @@ func (p *Part) tokens() []kv.Token {
 	return append(append([]kv.Token(nil), p.Request.Prompt...), p.Generated...)
 }
 
-// over reports whether all choices of the part came to their end.
+// isFinished reports whether all choices of the call have finished.
 func (p *Part) over() bool {
 	for _, i := range p.Choices {
 		if p.a.choices[i].over == engine.NotFinished {
@@ -192,7 +190,7 @@ func (p *Part) over() bool {
 	return true
 }
 
-// accept tells the caller that the engine took the request.
+// sendAccepted reports that the engine accepted the request.
 func (a *attempt) accept() error {
 	if a.begun {
 		return nil
@@ -202,8 +200,8 @@ func (a *attempt) accept() error {
 	return a.sink(&a.delta)
 }
 
-// Deliver takes tokens of the i-th choice of the part, with their log-probabilities if those were
-// asked for, and how the choice ended, if it did. The slices are not kept.
+// DeliverTokens takes tokens of the i-th choice of the call, with their log-probabilities if the request
+// asked for them, and the choice's Finish. It keeps no slices.
 func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish engine.Finish) error {
 	a := p.a
 	if i < 0 || i >= len(p.Choices) {
@@ -212,14 +210,14 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 	index := p.Choices[i]
 	c := &a.choices[index]
 	if c.over != engine.NotFinished || len(tokens) == 0 && finish == engine.NotFinished {
-		return nil // an empty piece, or the echo of an end
+		return nil // an empty delta, or a repeated finish
 	}
 	if a.req.Logprobs < 0 {
 		probs = nil
 	} else if len(probs) != len(tokens) {
 		return engine.Broken("tokens without log-probabilities", nil)
 	}
-	if room := c.most - c.have - len(c.tokens); len(tokens) > room { // more than was asked for
+	if room := c.most - c.have - len(c.tokens); len(tokens) > room { // more than requested
 		tokens, finish = tokens[:room], engine.FinishLength
 		probs = probs[:min(room, len(probs))]
 	}
@@ -238,7 +236,7 @@ func (p *Part) Deliver(i int, tokens []kv.Token, probs []engine.Logprob, finish 
 	return a.finish(index, tokens, probs, finish)
 }
 
-// deliver takes tokens of a choice that goes on, for flush.
+// bufferOrFlush buffers tokens of an unfinished choice for flushChoices.
 func (a *attempt) deliver(index int, tokens []kv.Token, probs []engine.Logprob) error {
 	a.keep(index, tokens, probs)
 	if len(a.choices[index].tokens) >= maxGathered {
@@ -247,20 +245,20 @@ func (a *attempt) deliver(index int, tokens []kv.Token, probs []engine.Logprob) 
 	return nil
 }
 
-// maxGathered bounds the tokens of a delta that were gathered.
+// maxGathered bounds the buffered tokens of a delta.
 const maxGathered = 256
 
-// keep gathers tokens.
+// bufferTokens appends to the tokens of the next delta.
 func (a *attempt) keep(index int, tokens []kv.Token, probs []engine.Logprob) {
 	c := &a.choices[index]
 	c.tokens = append(c.tokens, tokens...)
 	for _, p := range probs {
-		p.Top = slices.Clone(p.Top) // the dialect's memory
+		p.Top = slices.Clone(p.Top) // the dialect reuses its memory
 		c.probs = append(c.probs, p)
 	}
 }
 
-// flush hands on what was gathered: nothing more is there to be read without waiting.
+// flushChoices sends what was buffered: no more can be read without waiting.
 func (a *attempt) flush() error {
 	for i := range a.choices {
 		if c := &a.choices[i]; len(c.tokens) > 0 && !c.holding {
@@ -272,7 +270,7 @@ func (a *attempt) flush() error {
 	return nil
 }
 
-// flushChoice hands on what was gathered of a choice that goes on.
+// flushChoice sends the buffered tokens of an unfinished choice.
 func (a *attempt) flushChoice(index int) error {
 	c := &a.choices[index]
 	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: c.tokens, Logprobs: c.probs}
@@ -283,7 +281,7 @@ func (a *attempt) flushChoice(index int) error {
 	return a.hand(c)
 }
 
-// hand hands on a.delta, which has what was gathered of c.
+// sendDelta sends a.delta, which has the buffered tokens of c.
 func (a *attempt) hand(c *choice) error {
 	a.b.load.grew(a.flight, len(c.tokens))
 	if c.part != nil {
@@ -294,13 +292,13 @@ func (a *attempt) hand(c *choice) error {
 	return a.sink(&a.delta)
 }
 
-// finish ends a choice. The last one waits for the engine's account of cached tokens, if that has
-// not come yet: it comes with the last word.
+// finishChoice finishes a choice. The finish of the last choice waits for the engine's report of cached
+// tokens if that is still missing: it comes with the last event.
 func (a *attempt) finish(index int, tokens []kv.Token, probs []engine.Logprob, finish engine.Finish) error {
 	c := &a.choices[index]
 	a.keep(index, tokens, probs)
 	if finish == engine.FinishStop && len(tokens) > 0 && !slices.Contains(a.stops, tokens[len(tokens)-1]) || len(tokens) == 0 && len(c.tokens) > 0 {
-		// The stop token is not among them: they are text, and the end comes by itself.
+		// The tokens have no stop token: they are text, and the finish is a delta of its own.
 		if err := a.flushChoice(index); err != nil {
 			return err
 		}
@@ -314,7 +312,7 @@ func (a *attempt) finish(index int, tokens []kv.Token, probs []engine.Logprob, f
 	return a.last(index)
 }
 
-// last hands on the end of a choice, with what was gathered of it.
+// sendFinish sends the finish of a choice with its buffered tokens.
 func (a *attempt) last(index int) error {
 	c := &a.choices[index]
 	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.have, Tokens: c.tokens, Logprobs: c.probs, Finish: c.over}
@@ -325,17 +323,17 @@ func (a *attempt) last(index int) error {
 	return a.hand(c)
 }
 
-// Cached takes the engine's account of the prompt tokens that it had in its cache.
+// ReportCached takes the engine's report of the prompt tokens that it had cached.
 func (p *Part) Cached(n int) error {
 	a := p.a
 	if n < 0 || p.counted {
-		return nil // engines say it again with every event
+		return nil // engines repeat it in every event
 	}
 	p.counted = true
 	a.b.reports()
 	p.reported(min(n, len(a.req.Prompt)+len(p.Generated)))
 	if n = min(n, len(a.req.Prompt)); len(a.calls) > 0 && p != a.calls[0] {
-		a.beside = n // the first call computed the prompt for all: what it says counts
+		a.beside = n // the first call computed the prompt for all: its report counts
 		return nil
 	}
 	if a.known == engine.CachedUnknown {
@@ -344,7 +342,7 @@ func (p *Part) Cached(n int) error {
 	return a.release()
 }
 
-// reported compares the account with what was expected.
+// compareCached compares the report with the prediction.
 func (p *Part) reported(n int) {
 	p.a.b.cache.reported(p, n)
 	if p == p.a.calls[0] && p.guess != noGuess && !p.a.probe {
@@ -352,7 +350,7 @@ func (p *Part) reported(n int) {
 	}
 }
 
-// release hands on what waited for the account of cached tokens.
+// sendHeldFinishes sends the finishes which waited for the report of cached tokens.
 func (a *attempt) release() error {
 	for i := range a.choices {
 		c := &a.choices[i]
@@ -366,10 +364,10 @@ func (a *attempt) release() error {
 	return nil
 }
 
-// end says that no call has anything more.
+// finishAttempt completes the attempt after its last call.
 func (a *attempt) end() error {
 	if a.open > 0 {
-		// An engine that dies may end its answer in order: it is asked, as if it had broken it off.
+		// An engine that dies may end its response in order: it is probed as if it had broken off.
 		return &fault.Error{Code: fault.Unavailable, Message: "the engine ended its answer before it was complete", Err: errBrokeOff}
 	}
 	a.flight.whole = true
@@ -401,7 +399,7 @@ func (a *attempt) end() error {
 	return nil
 }
 
-// already says of a choice that earlier attempts had ended it.
+// sendEarlierFinish sends the finish of a choice that earlier attempts had completed.
 func (a *attempt) already(index int) error {
 	c := &a.choices[index]
 	c.ended = true

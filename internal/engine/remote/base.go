@@ -16,83 +16,89 @@ import (
 	"penstock/internal/engine"
 )
 
-// Dialect is how one make of engine is asked for tokens, and what it answers. Its methods are
-// called for one part at a time of each request.
+// Dialect translates requests and responses for one make of engine. Its methods are called for one SubRequest
+// of a request at a time.
 type Dialect interface {
-	// Call fills in the path, the headers and the body (call.Large.B) of the call that asks for
-	// p. It returns a *fault.Error that names the field which the engine has no equal of.
+	// BuildCall fills in the path, the headers and the body (call.Large.B) of the call for p. It returns a
+	// *fault.Error that names the field which the engine does not support.
 	Call(p *Part, call *Call) error
-	// Event takes the data of one event of the answer and tells p what it says. It returns
-	// io.EOF after the last one, or a *fault.Error.
+	// HandleEvent decodes the data of one event of the response and passes the content on to p. It returns
+	// io.EOF after the last event, or a *fault.Error.
 	Event(p *Part, data []byte) error
 }
 
-// Config is what an adapter has found out about its engine.
+// Config is what an adapter found out about its engine.
 type Config struct {
 	Spec   Spec
 	Card   engine.Card
 	Client *Client
 	Log    *slog.Logger
-	// Dialect is for Generate; nil if the engine has no tokens to give.
+	// Dialect is for Generate; nil if the engine gives no tokens.
 	Dialect Dialect
-	// Features is for those requests that have some, each choice by a call of its own; nil if the engine takes none.
+	// Features is the dialect for requests with Features, each choice in a call of its own; nil if the engine
+	// takes none.
 	Features Dialect
 	// Choices says whether one call can ask for several choices of one prompt.
 	Choices Choices
-	// Legs says whether a choice may take several calls.
+	// Continuations says whether a choice may take several calls.
 	Legs Legs
-	// Cached says whether the engine reports cached tokens, and Passed whether it does in answers to requests
-	// that are passed on; where that is ReportUnknown it is as Cached.
+	// CachedReporting says whether the engine reports cached tokens, and PassthroughReporting whether it does
+	// so in passthrough responses; ReportUnknown means the same as CachedReporting.
 	Cached, Passed Report
-	// NoReport is what to do about an engine that should report cached tokens and does not, for the warning;
-	// "" is without one.
+	// NoReportRemedy is the remedy of the warning about an engine that should report cached tokens and does
+	// not; "" gives no warning.
 	NoReport string
-	// Scrape reads the engine's load into g, which is zero; nil if it tells none.
+	// ScrapeLoad reads the engine's load into g, which is zero; nil if the engine reports none.
 	Scrape func(ctx context.Context, g *Gauges) error
-	// Alive asks whether the engine answers, and is the one that it was.
+	// CheckAlive checks that the engine answers and is still the same instance.
 	Alive func(ctx context.Context) error
-	// Same asks only whether the engine is the one that it was, in what costs it nothing: this is asked from time to time of
-	// an engine that answers. nil is Alive.
+	// CheckSame checks only that the engine is still the same instance, by a request that costs the engine
+	// nothing: it is called periodically while the engine answers. nil means CheckAlive.
 	Same func(ctx context.Context) error
-	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
+	// ListAdapters returns the LoRA adapters that the engine serves, ascending; nil if the card's adapters do
+	// not change.
 	List func(ctx context.Context) ([]string, error)
-	// Cache follows what the engine's cache does; nil reports it as always empty.
+	// CacheSource follows the content of the engine's cache; nil reports it as always empty.
 	Cache Source
-	// Warnings are known from the beginning and do not end.
+	// Warnings are known from the start and permanent.
 	Warnings []engine.Warning
-	// Passes are the paths of which clients' requests are taken as they are, ascending. Model is what the
-	// engine calls an adapter, or for "" the model; nil leaves names as they are. Headers go with each.
+	// PassthroughPaths are the paths whose client requests are passed through, ascending. UpstreamModel
+	// returns the engine's name of an adapter, or of the model for ""; nil keeps names. Headers are sent with
+	// each request.
 	Passes  []string
 	Model   func(lora string) string
 	Headers []string
-	// Counting is how counts of media are compared; nil compares none.
+	// MediaCounting says how media token counts are compared; nil compares none.
 	Counting *Counting
-	// Salts and PassSalts say what is known of cache salts where tokens go in and out, and of the cache_salt of what is
-	// passed on. SaltsRemedy is what to do about an engine that does not keep salts apart; "" is to take a newer one.
+	// Salts and PassthroughSalts say what is known of cache salts for token requests, and of the cache_salt
+	// of passthrough requests. SaltsRemedy is the remedy for an engine that does not isolate salts; "" means
+	// a newer engine version.
 	Salts, PassSalts Salts
 	SaltsRemedy      string
-	// SaltsReport is how to have the engine report cached tokens, by which salts are proven; "" is NoReport.
+	// SaltsReportRemedy says how to make the engine report cached tokens, which the proof of salts needs; ""
+	// means NoReportRemedy.
 	SaltsReport string
-	// ProveSalts has the proof that the engine keeps salts apart begin with Run, and not with the first request that
-	// has one.
+	// ProveSalts starts the proof that the engine isolates salts with Run, not with the first request that
+	// has a salt.
 	ProveSalts bool
 }
 
-// Choices says how the choices of a request are asked for.
+// ChoiceMode says how the choices of a request are divided into calls.
 type Choices uint8
 
-// The ways.
+// The values of ChoiceMode.
 const (
-	// OneByOne is a call for each: the first computes the prompt, and the others begin when it has.
+	// LeaderFirst makes one call for each choice: the first computes the prompt, and the others start after
+	// it.
 	OneByOne Choices = iota
-	Apart            // a call for each, all at once: sequences of the engine share nothing
-	Together         // one call, as long as all begin at the same place
-	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
-	// one, and the engine refuses to give it twice.
+	Apart            // one call for each choice, all at once: sequences of the engine share nothing
+	Together         // one call, if all choices start at the same position
+	// SingleCallIfSampled is SingleCall for requests that sample at random: there is one most likely token,
+	// and the engine refuses to return it twice.
 	TogetherDrawn
 )
 
-// of settles how the choices of a request are asked for.
+// forRequest resolves the mode for a request.
 func (c Choices) of(req *engine.Request) Choices {
 	switch {
 	case len(req.Features) > 0:
@@ -105,30 +111,29 @@ func (c Choices) of(req *engine.Request) Choices {
 	return OneByOne
 }
 
-// Report says what an engine tells of cached tokens.
+// CachedReporting says how an engine reports cached tokens.
 type Report uint8
 
-// What it tells.
+// The values of CachedReporting.
 const (
-	ReportUnknown Report = iota // nobody knows yet: one that was seen settles it
-	ReportsAll                  // an answer without them means none
+	ReportUnknown Report = iota // not known yet: the first report settles it
+	ReportsAll                  // a response without a report means 0 cached tokens
 	ReportsNever
-	ReportsEach // every answer has them, also if they are none: one without says nothing
+	ReportsEach // every response has a report, also of 0: a missing one means unknown
 )
 
-// Gauges are an engine's own account of its load. Fields that it does not tell stay zero.
+// LoadGauges are an engine's own metrics of its load. Fields that it does not report stay zero.
 type Gauges struct {
 	Running, Waiting int
-	// Partial says that a request whose prompt is computed may be in neither of them.
+	// Partial says that a request whose prompt is computed may be in neither.
 	Partial     bool
-	Usage       float64 // of its blocks by sequences, 0 to 1
+	Usage       float64 // share of its blocks used by sequences, 0 to 1
 	Preemptions uint64
-	Tokens      uint64   // of prompts and answers computed so far, or another count of its work
+	Tokens      uint64   // prompt and output tokens computed so far, or another count of work
 	Adapters    []string // LoRA adapters in memory
 }
 
-// Base is what the adapters of engines that are servers share; each embeds one. Create it with
-// [New].
+// Base is the common part of the adapters of engine servers; each embeds one. Create it with [New].
 type Base struct {
 	cfg    Config
 	log    *slog.Logger
@@ -138,7 +143,7 @@ type Base struct {
 	cache  *cache
 	ledger *ledger
 	salts  *saltGuard
-	// adapters are those of the card, as they are now.
+	// adapters are the LoRA adapters of the card as of now.
 	adapters *adapters
 	counts   *counts
 	ids      atomic.Uint64
@@ -147,8 +152,8 @@ type Base struct {
 	mu struct {
 		sync.Mutex
 		cached Report
-		silent int // answers without cached tokens since the last one that had them
-		// unfeatured counts refusals of what a processor made.
+		silent int // responses without cached tokens since the last one with them
+		// unfeatured counts refusals of Features.
 		unfeatured mishap
 	}
 }
@@ -169,7 +174,7 @@ var (
 // New returns a Base that does nothing until Run.
 func New(cfg Config) (*Base, error) {
 	if cfg.Dialect == nil {
-		// Whatever there is of the model's tokenizer here, tokens neither go in nor come out.
+		// No tokens go in or out, whether or not the model's tokenizer is known here.
 		cfg.Card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	}
 	if err := cfg.Card.Validate(); err != nil {
@@ -194,17 +199,17 @@ func New(cfg Config) (*Base, error) {
 	return b, nil
 }
 
-// Card describes the model served, with the adapters that there are now.
+// Card describes the model served, with the current adapters.
 func (b *Base) Card() engine.Card {
 	card := b.cfg.Card
 	card.Adapters, _ = b.adapters.now()
 	return card
 }
 
-// Client returns the connection with the engine.
+// Client returns the client of the engine.
 func (b *Base) Client() *Client { return b.cfg.Client }
 
-// Run follows the engine's events and load, and whether it answers, until ctx ends.
+// Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
 	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchCounts)
 	b.cache.stop()
@@ -212,34 +217,34 @@ func (b *Base) Run(ctx context.Context) error {
 	return nil
 }
 
-// Load is the engine's load: the requests of this adapter, known at every moment, and those of
-// others by the engine's own account, at most a few seconds old.
+// Load is the engine's load: this adapter's requests, which are always up to date, and the requests of others
+// according to the engine's metrics, at most a few seconds old.
 func (b *Base) Load() engine.Load { return b.load.now() }
 
-// Signs is what the engine shows by itself of whether it works.
+// HealthReport implements [engine.HealthSource].
 func (b *Base) Signs() engine.Signs {
 	s := engine.Signs{Live: b.health.live(), Remote: true, Heard: b.cfg.Client.lastHeard(), Asked: b.health.unanswered()}
 	b.load.signs(&s)
 	return s
 }
 
-// WatchSigns implements [engine.SignWatcher].
+// WatchHealth implements [engine.HealthWatcher].
 func (b *Base) WatchSigns(ctx context.Context, changed func()) { b.health.watch(ctx, changed) }
 
-// Adapters returns those of the card's LoRA adapters that the engine has in its memory.
+// LoadedAdapters returns the LoRA adapters of the card that are in the engine's memory.
 func (b *Base) Adapters() []string {
 	names, _ := b.adapters.now()
 	return b.load.adapters(names)
 }
 
-// WatchKV reports the engine's cache, as [engine.KVSource] says.
+// WatchKV reports the content of the engine's cache; see [engine.KVSource].
 func (b *Base) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
 	return b.cache.watch(ctx, sink)
 }
 
-// Enter begins a call that is no generation: it waits for Run, and fails at once while the
-// engine does not answer. The context that it returns ends with ctx and with the engine; done
-// takes what the call ended with, and returns what its caller is told.
+// StartCall starts a call that is no generation: it waits for Run, and fails at once while the engine does
+// not answer. The context that it returns ends with ctx and with the engine; done takes the call's error and
+// returns the error for its caller.
 func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(error) error, err error) {
 	inside, leave, err := b.life.enter(ctx)
 	if err != nil {
@@ -260,8 +265,8 @@ func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(err
 	}, nil
 }
 
-// Generate serves a request over the engine's own API, as [engine.Engine] says. Tokens that earlier
-// attempts delivered are put to the end of the prompt, and the limits reduced by them.
+// Generate serves a request over the engine's own API; see [engine.Engine]. It appends tokens that earlier
+// attempts delivered to the prompt, and reduces the limits by their number.
 func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
 	if err := b.refuse(req); err != nil {
 		return err
@@ -274,14 +279,14 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 		return done(err)
 	}
 	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
-		if inside.Err() != nil { // what has come already is for nobody
+		if inside.Err() != nil { // drop buffered events after the end
 			return inside.Err()
 		}
 		return sink(d)
 	})))
 }
 
-// refuse returns what the engine could never serve.
+// checkSupported returns an error for a request that the engine can never serve.
 func (b *Base) refuse(req *engine.Request) error {
 	card := &b.cfg.Card
 	if err := card.Fits(req); err != nil {
@@ -300,7 +305,7 @@ func (b *Base) refuse(req *engine.Request) error {
 	return nil
 }
 
-// resumed reports whether earlier attempts delivered anything.
+// isResumed reports whether earlier attempts delivered anything.
 func resumed(req *engine.Request) bool {
 	for _, g := range req.Generated {
 		if len(g) > 0 {
@@ -310,7 +315,7 @@ func resumed(req *engine.Request) bool {
 	return false
 }
 
-// generate runs the calls of an attempt.
+// runAttempt makes the calls of an attempt.
 func (b *Base) generate(ctx context.Context, a *attempt) error {
 	flight := b.load.begin(a)
 	defer b.load.end(flight)
@@ -330,7 +335,7 @@ func (b *Base) generate(ctx context.Context, a *attempt) error {
 	return b.several(ctx, a, parts)
 }
 
-// alone runs an attempt of one part in the caller's goroutine.
+// runSingle runs an attempt of one SubRequest in the caller's goroutine.
 func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	for more := true; more; {
 		err := b.leg(ctx, p, a.accept, func(data []byte, more bool) error {
@@ -346,7 +351,7 @@ func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
 	return a.end()
 }
 
-// event takes an event of a part, and hands on what was gathered unless more is at hand.
+// handleEvent handles an event of a SubRequest, and flushes unless more is available.
 func (a *attempt) event(p *Part, data []byte, more bool) error {
 	err := a.b.dialect(a.req).Event(p, data)
 	if more && err == nil {
@@ -358,7 +363,7 @@ func (a *attempt) event(p *Part, data []byte, more bool) error {
 	return err
 }
 
-// leg runs one call of a part.
+// runCall makes one call of a SubRequest.
 func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func(data []byte, more bool) error) error {
 	answer, err := b.open(ctx, p)
 	if err != nil {
@@ -371,7 +376,7 @@ func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take fun
 	return b.featured(p, b.stream(ctx, answer, take))
 }
 
-// open sends the call of a part. What the engine refuses is an error.
+// sendCall sends the call of a SubRequest. A refusal by the engine is an error.
 func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	b.cache.begin(p)
 	call := &Call{ID: p.ID, Large: NewBody()}
@@ -397,8 +402,8 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	return answer, nil
 }
 
-// stream hands the events of an answer to take until that returns io.EOF; more says that
-// another one is at hand.
+// readEvents calls take with the events of a response until take returns io.EOF; more says that another event
+// is available.
 func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	if strings.HasPrefix(answer.Type, "application/json") {
 		return b.whole(ctx, answer, take)
@@ -409,7 +414,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte
 		data, err := events.Next()
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err() // what was read before is not wanted any more
+			return ctx.Err() // the caller no longer wants the event
 		case err == io.EOF:
 			return nil
 		case err != nil:
@@ -428,7 +433,7 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte
 	}
 }
 
-// whole hands an answer that is no stream to take.
+// readWhole calls take with a response that is no stream.
 func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
 	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
 	switch {
@@ -443,7 +448,7 @@ func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte,
 	return nil
 }
 
-// failed returns ctx's error if it ended, else err.
+// contextError returns ctx's error if it ended, else err.
 func (a *Answer) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -451,13 +456,13 @@ func (a *Answer) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// item is what the goroutine of a call has for the one that serves the request: the data of an
-// event, or the call's beginning or end.
+// subEvent is sent by the goroutine of a call to the goroutine of the request: the data of an event, or the
+// start or end of the call.
 type item struct {
 	part *Part
 	kind itemKind
 	data []byte
-	more bool // another event is at hand
+	more bool // another event is available
 	err  error
 }
 
@@ -469,9 +474,9 @@ const (
 	itemEnd
 )
 
-// several runs an attempt of several calls, each read by a goroutine of its own, whose events
-// this one takes one after another. The first of them leads: the others are sent when it has its
-// first tokens, so that they find the prompt in the engine's cache.
+// runParallel runs an attempt of several calls. Each call has a goroutine; this one handles their events in
+// sequence. The first call leads: the others are sent after its first tokens, so that they find the prompt in
+// the engine's cache.
 func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	items, taken := make(chan item), make(chan error)
@@ -486,7 +491,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	led := make(chan struct{}) // closed when the others may begin
+	led := make(chan struct{}) // closed when the others may start
 	lead := sync.OnceFunc(func() { close(led) })
 	if b.cfg.Choices == Apart {
 		lead()
@@ -533,7 +538,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	return a.end()
 }
 
-// follow runs the calls of one part of several.
+// runSubRequest makes the calls of one of several SubRequests.
 func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error {
 	for more := true; more; {
 		err := b.leg(ctx, p,
@@ -551,7 +556,7 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 	return nil
 }
 
-// reports notes that the engine reported cached tokens, which settles whether it does.
+// noteCachedReport records that the engine reports cached tokens.
 func (b *Base) reports() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -561,7 +566,7 @@ func (b *Base) reports() {
 	}
 }
 
-// unreported is what an answer without cached tokens means.
+// cachedIfMissing returns the meaning of a response without a report of cached tokens.
 func (b *Base) unreported() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -572,7 +577,7 @@ func (b *Base) unreported() int {
 	return engine.CachedUnknown
 }
 
-// unreportedPass is unreported of an answer to a request that was passed on.
+// cachedIfMissingPassthrough is cachedIfMissing for a passthrough response.
 func (b *Base) unreportedPass() int {
 	switch b.cfg.Passed {
 	case ReportUnknown:
@@ -583,10 +588,10 @@ func (b *Base) unreportedPass() int {
 	return engine.CachedUnknown
 }
 
-// mute is how many answers in a row come without cached tokens until somebody should know.
+// missingReportLimit is the number of consecutive responses without cached tokens that triggers a warning.
 const mute = 3
 
-// noReport warns of an engine that does not report cached tokens.
+// noReportWarnings warns of an engine that does not report cached tokens.
 func (b *Base) noReport() []engine.Warning {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -599,7 +604,7 @@ func (b *Base) noReport() []engine.Warning {
 	}}
 }
 
-// Warnings returns what is wrong now.
+// Warnings returns the current warnings.
 func (b *Base) Warnings() []engine.Warning {
 	out := append([]engine.Warning(nil), b.cfg.Warnings...)
 	switch err := b.health.down(); {
@@ -623,7 +628,7 @@ func (b *Base) Warnings() []engine.Warning {
 	return append(out, b.ledger.warnings(b.cache.silent())...)
 }
 
-// upstream is what the engine calls an adapter, or for "" the model.
+// upstreamModel returns the engine's name of an adapter, or of the model for "".
 func (b *Base) upstream(lora string) string {
 	if b.cfg.Model != nil {
 		return b.cfg.Model(lora)
@@ -631,7 +636,7 @@ func (b *Base) upstream(lora string) string {
 	return cmp.Or(lora, b.cfg.Card.Name)
 }
 
-// requestID returns a name for an upstream request that no other has at the same time.
+// newRequestID returns a unique name for an upstream request.
 func (b *Base) requestID(req *engine.Request) string {
 	return cmp.Or(headerText(req.ID), "penstock") + "-" + itoa(uint64(req.Attempt)) + "-" + itoa(b.ids.Add(1))
 }

@@ -5,16 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// Body is a buffer for the body of a call, kept for the next one: those with long prompts are
-// hundreds of kilobytes.
+// BodyBuffer is a pooled buffer for the body of a call: bodies with long prompts have hundreds of kilobytes.
 type Body struct {
 	B    []byte
-	refs atomic.Int32 // its maker and who sends it
+	refs atomic.Int32 // its maker and its sender
 }
 
 var bodies = sync.Pool{New: func() any { return &Body{B: make([]byte, 0, 16<<10)} }}
 
-// maxKeptBody bounds the buffers that are kept.
+// maxKeptBody bounds the pooled buffers, in bytes.
 const maxKeptBody = 4 << 20
 
 // NewBody returns an empty buffer. Its maker releases it.
@@ -25,12 +24,12 @@ func NewBody() *Body {
 	return b
 }
 
-// Release gives the buffer back once nobody sends it any more either.
+// Release returns the buffer to the pool after its last user's Release.
 func (b *Body) Release() {
 	if b.refs.Add(-1) == 0 && cap(b.B) <= maxKeptBody {
 		bodies.Put(b)
 	}
 }
 
-// hold keeps the buffer until one more Release.
+// retain keeps the buffer until one more Release.
 func (b *Body) hold() { b.refs.Add(1) }

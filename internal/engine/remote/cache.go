@@ -10,18 +10,18 @@ import (
 	"penstock/internal/engine/watch"
 )
 
-// Source is where knowledge of an engine's cache comes from: its own events ([EventFeed],
-// [PulledEvents]), or a model of it that is fed with requests ([Shadow]). Its methods but run
-// are called under the cache's lock.
+// CacheSource is the source of knowledge about an engine's cache: its own events ([EventFeed],
+// [PulledEvents]), or a predicted model of it that follows requests ([PredictedSource]). Its methods except
+// run are called with the tracker's lock held.
 type Source interface {
 	// run follows the engine until ctx ends.
 	run(ctx context.Context, c *cache)
-	// describe appends a Cleared event and all that is known to be cached.
+	// appendContents appends a Cleared event and Stored events of everything known to be cached.
 	describe(out []kv.Event) []kv.Event
-	// knows reports whether begin says what of a call the engine should have cached; if not, that is
-	// found in the events.
+	// predictsHits reports whether startCall returns the expected cached tokens; if not, the tracker derives
+	// them from the events.
 	knows() bool
-	// begin notes that p is sent. guess counts if the source knows, or is noGuess.
+	// startCall records that p is sent. expected is valid if the source predicts hits, or is noExpectation.
 	begin(p *Part, out []kv.Event) (guess int, events []kv.Event)
 	grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event
 	reported(p *Part, cached int, out []kv.Event) []kv.Event
@@ -30,26 +30,25 @@ type Source interface {
 	stats(s *Stats)
 }
 
-// cache is what is known of an engine's cache, and who watches it.
+// cacheTracker is the known content of an engine's cache and its watchers.
 type cache struct {
 	hub   *watch.Hub
 	src   Source
-	heard func() // the engine published something; nil before New
+	heard func() // called when the engine published something; nil before New
 
-	// knows says that the source itself knows what a call should find, so that no account of the
-	// events is kept for it.
+	// predictsHits says that the source predicts the hits of a call, so that the tracker keeps no index of
+	// the events.
 	knows bool
 
 	mu struct {
 		sync.Mutex
 		held   map[kv.SeqHash]uint8 // tiers that have the prefix, as bits
-		ever   bool                 // something was stored once
-		events []kv.Event           // scratch of the change that is made
+		ever   bool                 // something was stored at some time
+		events []kv.Event           // scratch of the current change
 	}
 }
 
-// maxBacklog bounds the names of blocks that a watcher may be behind by, whatever an engine says of its
-// size: 64 MiB of them.
+// maxBacklog bounds how many block hashes a watcher may lag, for any size that the engine reports: 64 MiB.
 const maxBacklog = 4 << 20
 
 func newCache(blocks int, src Source) *cache {
@@ -61,15 +60,15 @@ func newCache(blocks int, src Source) *cache {
 // watchCache follows the engine's cache.
 func (b *Base) watchCache(ctx context.Context) { b.cache.src.run(ctx, b.cache) }
 
-// change has f append the events of what happened, and hands them on.
+// applyChange calls f to append the events of a change, and publishes them.
 func (c *cache) change(f func(out []kv.Event) []kv.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.publish(f(c.mu.events[:0]))
 }
 
-// publish enters events, whose memory is used for the next ones, and hands them to watchers, none
-// of whom it waits for.
+// publishLocked records events, whose memory is reused, and publishes them to watchers without waiting for
+// any.
 func (c *cache) publish(events []kv.Event) {
 	for i := range events {
 		c.enter(&events[i])
@@ -81,7 +80,7 @@ func (c *cache) publish(events []kv.Event) {
 	}
 }
 
-// maxScratch bounds the events whose memory is kept for the next ones.
+// maxScratch bounds the events whose memory is kept for reuse.
 const maxScratch = 1024
 
 func (c *cache) enter(ev *kv.Event) {
@@ -110,12 +109,12 @@ func (c *cache) enter(ev *kv.Event) {
 	}
 }
 
-// watch is [engine.KVSource]'s.
+// watchEvents implements [engine.KVSource].
 func (c *cache) watch(ctx context.Context, sink func([]kv.Event) error) error {
 	return c.hub.Watch(ctx, c.tell, errStopped(), sink)
 }
 
-// tell describes the cache to those who wait for it.
+// describeToWatchers sends the content of the cache to watchers that need it.
 func (c *cache) tell() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,10 +123,10 @@ func (c *cache) tell() {
 	}
 }
 
-// stop ends all watches.
+// stopWatches ends all watches.
 func (c *cache) stop() { c.hub.Stop() }
 
-// begin notes that a call is sent, and enters in it what the engine should have cached.
+// startCall records that a call is sent, and sets its expected cached tokens.
 func (c *cache) begin(p *Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,8 +138,8 @@ func (c *cache) begin(p *Part) {
 	c.publish(events)
 }
 
-// depth returns how many tokens of a call's prompt are known to be cached. The last token is
-// always computed, and with it its block.
+// cachedPrefixLocked returns how many tokens of a call's prompt are known to be cached. Engines always
+// compute the last token, and with it its block.
 func (c *cache) depth(p *Part) int {
 	size := p.a.b.cfg.Card.BlockSize
 	h, err := kv.NewHasher(size, p.Request.Salt)
@@ -171,12 +170,12 @@ func (c *cache) end(p *Part) {
 	c.change(func(out []kv.Event) []kv.Event { return c.src.end(p, out) })
 }
 
-// placer is a source that knows slots.
+// slotSource is a source that knows slots.
 type placer interface {
 	placed(p *Part, slot int, out []kv.Event) []kv.Event
 }
 
-// placed notes in which slot a call runs.
+// noteSlotLocked records the slot in which a call runs.
 func (c *cache) placed(p *Part, slot int, out []kv.Event) []kv.Event {
 	if src, ok := c.src.(placer); ok {
 		return src.placed(p, slot, out)
@@ -184,12 +183,12 @@ func (c *cache) placed(p *Part, slot int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// forgetter is a source that cannot know by itself that the engine was started anew.
+// restartSource is a source that cannot detect an engine restart itself.
 type forgetter interface {
 	restarted(out []kv.Event) []kv.Event
 }
 
-// probed notes that a prompt of no client is sent under several salts.
+// noteProbe records that the prompt of a probe is sent under several salts.
 func (c *cache) probed(prompt []kv.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +200,7 @@ func (c *cache) probed(prompt []kv.Token) {
 	}
 }
 
-// mark returns a point in the account of the cache, for unloaded.
+// eventMark returns a position in the event table, for dropAdapters.
 func (c *cache) mark() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +210,7 @@ func (c *cache) mark() uint64 {
 	return 0
 }
 
-// unloaded notes that the engine had unloaded adapters by a mark.
+// dropAdapters records that the engine had unloaded adapters by a mark.
 func (c *cache) unloaded(names []string, mark uint64) {
 	f, ok := c.src.(*feed)
 	if !ok || len(names) == 0 {
@@ -225,7 +224,7 @@ func (c *cache) unloaded(names []string, mark uint64) {
 	})
 }
 
-// slots reports whether the source knows in which slots calls run.
+// knowsSlots reports whether the source knows the slots of calls.
 func (c *cache) slots() bool {
 	s, ok := c.src.(*shadowed)
 	if !ok {
@@ -235,19 +234,19 @@ func (c *cache) slots() bool {
 	return ok
 }
 
-// slotted is a model of an engine with slots.
+// slotModel is a model of an engine with slots.
 type slotted interface {
 	Placed(t shadow.Ticket, at int, out []kv.Event) []kv.Event
 }
 
-// restarted notes that the engine may have been started anew.
+// noteRestart records that the engine may have restarted.
 func (c *cache) restarted() {
 	if src, ok := c.src.(forgetter); ok {
 		c.change(src.restarted)
 	}
 }
 
-// shows notes that a prompt with media is sent that is no request's.
+// noteShownMedia records that a prompt with media is sent by a check.
 func (c *cache) shows(p *Shown) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +255,7 @@ func (c *cache) shows(p *Shown) {
 	}
 }
 
-// salted notes that a request of which the engine alone makes the tokens is sent under a salt.
+// noteSaltedCall records that a request whose tokens only the engine makes is sent under a salt.
 func (c *cache) salted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +264,7 @@ func (c *cache) salted() {
 	}
 }
 
-// silent reports whether nothing was ever said to be stored.
+// nothingStored reports whether no event ever stored a block.
 func (c *cache) silent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,7 +277,7 @@ func (c *cache) warnings() []engine.Warning {
 	return c.src.warnings()
 }
 
-// nothing is the source of an engine that reuses nothing.
+// noCacheSource is the source of an engine without prefix cache.
 type nothing struct{}
 
 func (nothing) run(ctx context.Context, _ *cache)                     { <-ctx.Done() }
@@ -291,7 +290,7 @@ func (nothing) end(_ *Part, out []kv.Event) []kv.Event                { return o
 func (nothing) warnings() []engine.Warning                            { return nil }
 func (nothing) stats(*Stats)                                          {}
 
-// Model is what [Shadow] feeds: a model of package shadow.
+// CacheModel is the model which [PredictedSource] updates: one of package cachemodel.
 type Model interface {
 	Begin(r *shadow.Request, out []kv.Event) (shadow.Begun, []kv.Event)
 	Grow(t shadow.Ticket, tokens []kv.Token, out []kv.Event) []kv.Event
@@ -302,9 +301,8 @@ type Model interface {
 	Clear(out []kv.Event) []kv.Event
 }
 
-// Shadow is the source of an engine that says nothing of its cache: what it should have by the
-// requests that it was sent, corrected by the cached tokens that it reports. The card should say
-// KVGuessed.
+// PredictedSource is the source of an engine that reports no cache events: it predicts the cache from the
+// requests sent, corrected by the reported cached tokens. The card should say KVPredicted.
 func Shadow(m Model) Source { return &shadowed{model: m} }
 
 type shadowed struct{ model Model }

@@ -10,28 +10,29 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// The bounds of a confirmation: how long it may take, and what is held back of the feed meanwhile.
+// The limits of a confirmation: its duration, and the feed batches held back meanwhile.
 const (
 	confirmTimeout = 10 * time.Second
 	maxHeld        = 4096
 	maxHeldBytes   = 32 << 20
 )
 
-// confirmation keeps what is known of an engine's cache after batches of its events were lost
-// for good. The engine is asked for the names of all that it has; what it does not name is gone, and
-// the rest is still there. The answer is about one moment of the feed, which a message of
-// the feed marks: what comes after that is held back until the answer is whole.
+// confirmation preserves the known content of an engine's cache after batches of its events were lost for
+// good. It asks the engine for the hashes of all its blocks; blocks without a hash in the answer are gone,
+// the others are still cached. The answer describes one moment of the feed, which a barrier message in the
+// feed marks: batches after the barrier are held back until the answer is complete.
 //
-// What was stored in the lost batches stays unknown, as the names come without tokens.
+// Blocks stored in the lost batches stay unknown, since the answer has no tokens.
 type confirmation struct {
-	snapshot *enginefeed.Snapshot // whole; nil before
-	mark     string               // of the message in the feed; "" before it
+	snapshot *enginefeed.Snapshot // complete; nil before
+	mark     string               // of the barrier message in the feed; "" before it
 	held     [][]byte
 	bytes    int
 	over     chan struct{} // closed when it is decided
 }
 
-// confirm begins to ask, in a goroutine that run waits for. It reports whether there is anybody to ask.
+// startConfirmation starts a confirmation in a goroutine that run waits for. It reports whether the engine
+// has an endpoint for it.
 func (f *feed) confirm() bool {
 	if f.cfg.Snapshot.IsZero() || f.confirming != nil || f.ctx.Err() != nil {
 		return false
@@ -60,7 +61,7 @@ func (f *feed) confirm() bool {
 	return true
 }
 
-// snapshot asks for the names of all that the engine has.
+// fetchSnapshot asks for the hashes of all blocks of the engine.
 func (f *feed) snapshot(ctx context.Context) (*enginefeed.Snapshot, error) {
 	dealer, err := zmtp.DialDealer(ctx, f.cfg.Snapshot, zmtp.Options{})
 	if err != nil {
@@ -82,7 +83,7 @@ func (f *feed) snapshot(ctx context.Context) (*enginefeed.Snapshot, error) {
 	}
 }
 
-// hold keeps a batch back that comes after the mark. ok is false if there is no room for it.
+// holdBatch holds back a batch that comes after the barrier. ok is false if there is no room for it.
 func (c *confirmation) hold(payload []byte) (ok bool) {
 	if len(c.held) >= maxHeld || c.bytes+len(payload) > maxHeldBytes {
 		return false
@@ -91,7 +92,7 @@ func (c *confirmation) hold(payload []byte) (ok bool) {
 	return true
 }
 
-// marked notes the message that marks a moment of the feed.
+// noteBarrier records the barrier message that marks a moment of the feed.
 func (f *feed) marked(id string, out []kv.Event) []kv.Event {
 	c := f.confirming
 	if c == nil || c.snapshot != nil && c.snapshot.Header.BarrierID != id {
@@ -101,7 +102,8 @@ func (f *feed) marked(id string, out []kv.Event) []kv.Event {
 	return f.decide(c, out)
 }
 
-// decide removes what the engine does not name, once both the names and their moment are there.
+// decideLocked removes the blocks which the snapshot does not name, once both the snapshot and its barrier
+// have arrived.
 func (f *feed) decide(c *confirmation, out []kv.Event) []kv.Event {
 	if f.confirming != c || c.snapshot == nil {
 		return out
@@ -109,15 +111,15 @@ func (f *feed) decide(c *confirmation, out []kv.Event) []kv.Event {
 	next, ok := f.machine.Next()
 	switch {
 	case c.mark == "" && !(ok && next == c.snapshot.Header.Resume):
-		return out // the mark is on its way
+		return out // the barrier has not arrived yet
 	case c.mark != "" && c.mark != c.snapshot.Header.BarrierID:
-		return f.giveUp(c, out) // somebody else asked too, and this is theirs
+		return f.giveUp(c, out) // this is the barrier of another client's snapshot
 	}
 	f.confirmed++
 	return f.resume(c, f.table.Trim(c.snapshot, out))
 }
 
-// giveUp forgets what was known.
+// abandonLocked clears the known content of the cache.
 func (f *feed) giveUp(c *confirmation, out []kv.Event) []kv.Event {
 	if f.confirming != c {
 		return out
@@ -125,7 +127,7 @@ func (f *feed) giveUp(c *confirmation, out []kv.Event) []kv.Event {
 	return f.resume(c, f.table.Clear(out))
 }
 
-// resume applies what was held back.
+// applyHeldLocked applies the batches held back.
 func (f *feed) resume(c *confirmation, out []kv.Event) []kv.Event {
 	f.confirming = nil
 	close(c.over)

@@ -16,38 +16,39 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// The bounds of the comparison of counts: one question to the engine, and all of them.
+// The timeouts of the count comparison: one request to the engine, and all of them.
 const (
 	countTimeout  = time.Minute
 	countsTimeout = 5 * time.Minute
 )
 
-// CountingText is the text beside the object in the conversations that are compared.
+// CountingText is the text next to the object in the conversations that are compared.
 const CountingText = "What is this?"
 
-// Counting is how the tokens of media are counted here and by the engine, to be compared once a start.
+// MediaCounting says how the tokens of media are counted by Penstock and by the engine, to be compared once
+// per engine start.
 type Counting struct {
 	Family *family.Family
-	// Here returns the prompt of a conversation by the count here: one message of a user, an object and then
-	// CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
+	// LocalPrompt returns the prompt of a conversation by Penstock's count: one user message with an object
+	// and then CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
 	Here func(ctx context.Context, kind media.Kind, url string) (Shown, error)
-	// Ask returns how many tokens the engine makes of a prompt, for engines that take media with tokens; nil
-	// of others, which are asked as clients ask them.
+	// EngineTokens returns how many tokens the engine makes of a prompt, for engines that take media with
+	// tokens; nil for others, which get a client's request.
 	Ask func(ctx context.Context, prompt *Shown) (int, error)
-	// Render returns how many tokens the engine makes of the body of a chat request, without generating any;
-	// nil if it has no such endpoint: then it is asked for one token, and reports them.
+	// RenderTokens returns how many tokens the engine makes of the body of a chat request, without generating
+	// any; nil if it has no such endpoint: then the engine generates one token and reports them.
 	Render func(ctx context.Context, body []byte) (int, error)
 }
 
-// Shown is a prompt with its media: as an engine.Request has them.
+// MediaPrompt is a prompt with its media, as in an engine.Request.
 type Shown struct {
 	Tokens  []kv.Token
 	Media   []kv.Media
 	Objects []media.Object
 }
 
-// Counts returns how counts are compared for an engine with this card; nil if they are not, since nothing
-// depends on them or the settings say so. render may be nil, see Counting.
+// MediaCounting returns how counts are compared for an engine with this card; nil if they are not, since
+// nothing depends on them or the settings disable it. render may be nil, see MediaCounting.RenderTokens.
 func (o *Opening) Counts(card *engine.Card, render func(ctx context.Context, body []byte) (int, error)) *Counting {
 	if o.EnginePrompts || o.CountHere == nil || o.Family == nil || card.MediaKeys == "" && !card.Attaches || o.Spec.Rank > 0 {
 		return nil
@@ -55,13 +56,13 @@ func (o *Opening) Counts(card *engine.Card, render func(ctx context.Context, bod
 	return &Counting{Family: o.Family, Here: o.CountHere, Render: render}
 }
 
-// counts is what was found out about an engine's counts of media.
+// mediaCounts is the result of the comparison of an engine's media token counts.
 type counts struct {
-	again chan struct{} // of capacity 1: the engine started anew
+	again chan struct{} // of capacity 1: the engine restarted
 	mu    struct {
 		sync.Mutex
 		checks  []engine.MediaCheck
-		kinds   []string // that are miscounted, ascending; never changed in place
+		kinds   []string // miscounted kinds, ascending; never changed in place
 		changed chan struct{}
 	}
 }
@@ -72,7 +73,7 @@ func newCounts() *counts {
 	return c
 }
 
-// restarted says that the engine started anew, perhaps with other settings.
+// requestRecount asks for another comparison: the engine restarted, perhaps with other settings.
 func (c *counts) restarted() {
 	select {
 	case c.again <- struct{}{}:
@@ -80,7 +81,7 @@ func (c *counts) restarted() {
 	}
 }
 
-// set enters what was found.
+// setChecks sets the results.
 func (c *counts) set(checks []engine.MediaCheck) {
 	var kinds []string
 	for i := range checks {
@@ -99,7 +100,7 @@ func (c *counts) set(checks []engine.MediaCheck) {
 	}
 }
 
-// now returns the kinds that are miscounted, and a channel that is closed when that changes.
+// current returns the miscounted kinds, and a channel that is closed when they change.
 func (c *counts) now() (kinds []string, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +114,7 @@ func (b *Base) MediaChecks() []engine.MediaCheck {
 	return slices.Clone(b.counts.mu.checks)
 }
 
-// WatchCounts implements [engine.CountWatcher].
+// WatchMediaCounts implements [engine.MediaCountWatcher].
 func (b *Base) WatchCounts(ctx context.Context, sink func([]string)) error {
 	for {
 		kinds, changed := b.counts.now()
@@ -126,8 +127,8 @@ func (b *Base) WatchCounts(ctx context.Context, sink func([]string)) error {
 	}
 }
 
-// watchCounts compares counts at each start of the engine. Nobody waits for it, and what it asks the
-// engine is none of the requests by which the engine is judged.
+// watchMediaCounts compares counts at each start of the engine. Nothing waits for it, and the health of the
+// engine is not judged by its requests.
 func (b *Base) watchCounts(ctx context.Context) {
 	if b.cfg.Counting == nil {
 		return
@@ -148,7 +149,7 @@ func (b *Base) watchCounts(ctx context.Context) {
 	}
 }
 
-// compareCounts compares the counts of each sample, less those of a conversation without one: templates
+// compareCounts compares the counts of each sample, minus the counts of a conversation without one: templates
 // may differ in what they write around a conversation.
 func (b *Base) compareCounts(ctx context.Context) []engine.MediaCheck {
 	card := b.Card()
@@ -178,17 +179,17 @@ func (b *Base) compareCounts(ctx context.Context) []engine.MediaCheck {
 	return checks
 }
 
-// counted are the tokens of a prompt by the count here and by the engine's.
+// countPair is the tokens of a prompt by Penstock's count and by the engine's.
 type counted struct{ here, engine int }
 
-// compareCount returns both counts of the conversation that shows a sample, or none.
+// compareSample returns both counts of the conversation that shows a sample, or none.
 func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err error) {
 	shown, err := b.cfg.Counting.Here(ctx, s.kind, s.url)
 	if err != nil {
 		return c, fmt.Errorf("it is not counted here: %w", err)
 	}
 	c.here = len(shown.Tokens)
-	b.cache.shows(&shown) // its events are about media that are known then
+	b.cache.shows(&shown) // so that the events about its media are understood
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	if b.cfg.Counting.Ask != nil {
@@ -205,7 +206,8 @@ func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err 
 	return c, err
 }
 
-// countRequest is the body of a chat request about a sample, or about none, for one token. objects are what it shows.
+// countRequestBody returns the body of a chat request for one token about a sample, or about none. objects
+// are its media.
 func (b *Base) countRequest(s mediaSample, objects []media.Object) []byte {
 	body := strictjson.AppendString([]byte(`{"model":`), b.upstream(""))
 	body = append(body, `,"max_tokens":1,"temperature":0,"messages":[{"role":"user","content":[`...)
@@ -219,7 +221,7 @@ func (b *Base) countRequest(s mediaSample, objects []media.Object) []byte {
 	return append(body, `{"type":"text","text":"`+CountingText+`"}]}]}`...)
 }
 
-// promptTokens asks for one token and returns how many the prompt has, as the engine reports.
+// reportedPromptTokens asks for one token and returns the prompt tokens that the engine reports.
 func (b *Base) promptTokens(ctx context.Context, body []byte) (int, error) {
 	var answer struct {
 		Usage struct {
@@ -236,7 +238,7 @@ func (b *Base) promptTokens(ctx context.Context, body []byte) (int, error) {
 	return answer.Usage.PromptTokens, nil
 }
 
-// miscounted warns of media that the engine counts in another way.
+// countWarnings warns of media for which the engine's count differs.
 func (c *counts) miscounted() []engine.Warning {
 	c.mu.Lock()
 	defer c.mu.Unlock()

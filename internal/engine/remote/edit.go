@@ -8,50 +8,50 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// errBody says that a client's request is no object.
+// errBody says that a client's request is not an object.
 var errBody = errors.New("the body is not a JSON object")
 
-// errKey says that a name of a client's request could be read as another one.
+// errKey says that a member name of a client's request has an escape and might be read as another name.
 var errKey = errors.New("the names of the body's members must be written without escapes")
 
-// member is where the value of a member of an object begins and ends.
+// valueRange is where the value of a member of an object starts and ends.
 type member struct{ value, to int }
 
-// edited is a client's request as the engine gets it.
+// editedBody is a client's request as sent to the engine.
 type edited struct {
 	body []byte
-	// usage says that the stream was made to tell its usage, which the client had not asked for.
+	// usage says that the stream was made to report its usage, which the client had not asked for.
 	usage bool
 	salt  string // cache_salt
-	// told says that the engine is told the keys of the media.
+	// namesMedia says that the engine is sent the keys of the media.
 	told bool
 }
 
-// wishes are what is changed of a client's request.
+// editOptions are the changes to a client's request.
 type wishes struct {
 	model string
-	usage string // what makes a stream tell its usage; "" is nothing
-	// names are what the engine is to call the media of the request, in their order; nil leaves that to the engine.
+	usage string // the stream_options that report usage; "" is no change
+	// names are the names of the request's media for the engine, in order; nil lets the engine choose.
 	names []string
 }
 
-// patch replaces a part of a body.
+// bodyPatch replaces a part of a body.
 type patch struct {
 	from, to int
 	with     []byte
 }
 
-// editor reads a client's request and notes what is to be changed, in the order of the body.
+// bodyEditor reads a client's request and records the changes in the order of the body.
 type editor struct {
 	c       Cursor
 	patches []patch
-	places  []place // of the media
+	places  []place // parts that show media
 	members int     // of the object
 }
 
-// edit appends to dst the object body as w wants it: the model's name, that streams tell their usage, and who its
-// media are. All else stays byte by byte, but that names which the client itself gave to media never reach the
-// engine: whoever knows one could have what another client showed under it.
+// editRequestBody appends the object body to dst with the changes of w: the model's name, usage reports of
+// streams, and names of media. All other bytes stay the same, except that names which the client gave to
+// media are removed: a client that knew such a name could get the media which another client sent under it.
 func edit(dst, body []byte, w *wishes) (edited, error) {
 	e := editor{c: NewCursor(body)}
 	out, name, options, asked, err := e.read(w)
@@ -90,7 +90,7 @@ func edit(dst, body []byte, w *wishes) (edited, error) {
 	return out, nil
 }
 
-// apply appends body to dst with its patches, which are in order.
+// applyPatches appends body to dst with its patches, which are in order.
 func apply(dst, body []byte, patches []patch) []byte {
 	size, at := len(body), 0
 	for _, p := range patches {
@@ -104,7 +104,7 @@ func apply(dst, body []byte, patches []patch) []byte {
 	return append(dst, body[at:]...)
 }
 
-// read goes through the members of the object.
+// readMembers reads the members of the object.
 func (e *editor) read(w *wishes) (out edited, name, options member, asked bool, err error) {
 	c := &e.c
 	if !c.Is('{') {
@@ -148,16 +148,16 @@ func (e *editor) read(w *wishes) (out edited, name, options member, asked bool, 
 	return out, name, options, asked, nil
 }
 
-// key reads the name of a member.
+// readKey reads the name of a member.
 func (e *editor) key() ([]byte, error) {
 	key := e.c.Key()
 	if bytes.IndexByte(key, '\\') >= 0 {
-		return nil, errKey // it might be one of those that matter, in another spelling
+		return nil, errKey // it might be another spelling of a relevant name
 	}
 	return key, nil
 }
 
-// wantsUsage reports whether stream_options have include_usage.
+// wantsUsage reports whether stream_options ask for usage (include_usage).
 func wantsUsage(options []byte) bool {
 	c := NewCursor(options)
 	wants := false

@@ -7,19 +7,20 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// null is the value of what is taken away from a client's request.
+// null replaces values that are removed from a client's request.
 var null = []byte("null")
 
-// uuidKey is the member of a part that names what it shows.
+// uuidKey is the member of a part that names its media object.
 const uuidKey = "uuid"
 
-// place is where a part of a message shows a media object.
+// mediaPart is the position of a part of a message that shows a media object.
 type place struct {
-	open  int      // behind its brace
-	names []member // values that name the object, as the client wrote it
+	open  int      // after its brace
+	names []member // values by which the client names the object
 }
 
-// showing are the types of parts that show media, and the members that do in parts without a type.
+// isMediaType reports whether kind is a type of parts that show media, or a member that does so in parts
+// without a type.
 func showing(kind string) bool {
 	switch kind {
 	case "image_url", "video_url", "audio_url", "input_audio", "input_image", "image", "video", "audio", "image_pil", "image_embeds", "audio_embeds":
@@ -28,7 +29,7 @@ func showing(kind string) bool {
 	return false
 }
 
-// messages reads a list of messages, each with a text or a list of parts.
+// readMessages reads a list of messages, each with a text or a list of parts.
 func (e *editor) messages() error {
 	c := &e.c
 	if !c.Is('[') {
@@ -59,7 +60,7 @@ func (e *editor) messages() error {
 	return nil
 }
 
-// part reads a part of a message.
+// readPart reads a part of a message.
 func (e *editor) part() error {
 	c := &e.c
 	if !c.Is('{') {
@@ -103,7 +104,8 @@ func (e *editor) part() error {
 	return nil
 }
 
-// shown reads what a part shows, where some engines take a client's word for what its content is.
+// readShownObject reads the object that a part shows, where some engines trust the client's hash of its
+// content.
 func (e *editor) shown() error {
 	c := &e.c
 	if !c.Is('{') {
@@ -126,8 +128,8 @@ func (e *editor) shown() error {
 	return nil
 }
 
-// name notes what the media are to be called, and reports whether all of them have a name: if there are others than
-// names are for, none has one.
+// patchNames records the patches that name the media, and reports whether all of them have a name: if the
+// numbers differ, none has.
 func (e *editor) name(names []string) bool {
 	told := len(names) > 0 && len(names) == len(e.places)
 	for i, p := range e.places {
@@ -145,8 +147,8 @@ func (e *editor) name(names []string) bool {
 	return told
 }
 
-// namesOf are what an engine that takes keys in the way of a card's media_keys is to call objects; nil if it takes
-// none, or there are none.
+// mediaNames returns the names of objects for an engine whose card's media_keys is way; nil if the engine
+// takes none, or there are no objects.
 func namesOf(way string, objects []media.Object) []string {
 	if way == "" || len(objects) == 0 {
 		return nil

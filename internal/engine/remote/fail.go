@@ -16,20 +16,20 @@ import (
 	"penstock/core/fault"
 )
 
-// errUnreachable marks errors that say that an engine does not answer at all.
+// errUnreachable marks errors which say that an engine does not answer at all.
 var errUnreachable = errors.New("unreachable")
 
-// errNotFound marks errors that say that an engine does not have a path.
+// errNotFound marks errors which say that an engine does not have a path.
 var errNotFound = errors.New("not found")
 
-// NotFound reports whether err says that an engine does not have a path.
+// IsNotFound reports whether err says that an engine does not have a path.
 func NotFound(err error) bool { return errors.Is(err, errNotFound) }
 
-// errBrokeOff marks errors that make one wonder whether an engine answers at all.
+// errBrokeOff marks errors which make it doubtful whether an engine answers at all.
 var errBrokeOff = errors.New("broke off")
 
-// unreachable is the error of an engine that did not answer: another worker may. One that took a request and
-// is late with it may have much to do, so that it is asked before it is believed to be gone.
+// unreachableError is the error for an engine that did not answer: another worker may. An engine that
+// accepted a request and is late with the response may be busy, so it is probed before it counts as down.
 func unreachable(host string, err error) error {
 	if errors.Is(err, errNoHeader) {
 		return &fault.Error{
@@ -40,21 +40,19 @@ func unreachable(host string, err error) error {
 	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + host + " does not answer; see whether it runs", Err: errors.Join(errUnreachable, err)}
 }
 
-// maxErrorBody bounds what is read of an answer that is an error, maxMessage what is
-// repeated of it.
+// maxErrorBody bounds what is read of an error response, maxMessage what is repeated of it, in bytes.
 const (
 	maxErrorBody = 64 << 10
 	maxMessage   = 300
 )
 
-// Refused reads an answer of a status that is no success and returns what it means for the
-// request: Invalid for what the engine will never serve, with the engine's own words,
-// Overloaded for what it has no room for now, EngineError where it says on what it failed (status 500),
-// Unavailable for what another worker may serve.
+// RefusalError reads a response with an unsuccessful status and returns its meaning for the request: Invalid
+// for what the engine will never serve, with the engine's own message; Overloaded for what it has no room for
+// now; EngineError where it reports the failure (status 500); Unavailable for what another worker may serve.
 func (a *Answer) Refused() error {
 	body, err := io.ReadAll(io.LimitReader(a, maxErrorBody))
 	if err != nil && len(body) == 0 {
-		body = nil // the status says enough
+		body = nil // the status is sufficient
 	}
 	said := readError(body)
 	f := classify(a.Status, said)
@@ -62,14 +60,14 @@ func (a *Answer) Refused() error {
 	return f
 }
 
-// said is what an engine writes of an error.
+// errorBody is an engine's description of an error.
 type said struct {
 	message, param string
 	code           int  // 0 if the body names none
-	silent         bool // the body has no words
+	silent         bool // the body has no text
 }
 
-// classify returns the error of a status.
+// classifyStatus returns the error for a status.
 func classify(status int, s said) *fault.Error {
 	switch message := "the engine refuses the request: " + s.message; {
 	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
@@ -103,9 +101,8 @@ func classify(status int, s said) *fault.Error {
 	return f
 }
 
-// StreamError returns what an error inside a stream means: data is the JSON of an event that has
-// a member "error", or is one. It says nothing of whether the request could be served elsewhere
-// but by the code that it names.
+// StreamError returns the meaning of an error inside a stream: data is the JSON of an event that has a member
+// "error", or is one. Only its code says whether the request could be served elsewhere.
 func StreamError(data []byte) error {
 	s := readError(data)
 	if s.code == 0 {
@@ -114,8 +111,8 @@ func StreamError(data []byte) error {
 	return classify(s.code, s)
 }
 
-// readError reads the error of an engine in the forms that they have: {"error":{"message","param",
-// "code"}}, the same without the outer object, {"error":"…"}, {"detail":…}, or text.
+// parseErrorBody reads the error of an engine in the known forms: {"error":{"message","param","code"}}, the
+// same without the outer object, {"error":"…"}, {"detail":…}, or text.
 func readError(body []byte) said {
 	type inner struct {
 		Message string          `json:"message"`
@@ -133,10 +130,10 @@ func readError(body []byte) said {
 	}
 	in := outer.inner
 	if len(outer.Error) > 0 && json.Unmarshal(outer.Error, &in) != nil {
-		_ = json.Unmarshal(outer.Error, &in.Message) // a string, or nothing is known
+		_ = json.Unmarshal(outer.Error, &in.Message) // a string, else unknown
 	}
 	if in.Message == "" && len(outer.Detail) > 0 && json.Unmarshal(outer.Detail, &in.Message) != nil {
-		in.Message = "its fields are not valid" // a list of them, values included
+		in.Message = "its fields are not valid" // a list of problems, which include values
 	}
 	s := said{message: Clean(in.Message), param: cleanParam(in.Param), silent: in.Message == ""}
 	s.code, _ = strconv.Atoi(strings.Trim(string(in.Code), `"`))
@@ -146,12 +143,12 @@ func readError(body []byte) said {
 	return s
 }
 
-// secrets matches what errors quote and no client may read: keys and passwords behind their names, credentials in
-// URLs, and keys in the forms of well-known services.
+// secrets matches credentials that engines quote and clients must not read: keys and passwords after their
+// names, credentials in URLs, and keys in the forms of well-known services.
 var secrets = regexp.MustCompile(`(?i)((?:api[-_]?key|authorization|password|passwd|secret|access[-_]?token)["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?|bearer\s+|://[^/\s@:]*:)([^\s"',;@}]+)|\b(?:sk|hf|ghp)[-_][A-Za-z0-9_-]{8,}`)
 
-// Clean returns an engine's words fit to be repeated: one line of bounded length without secrets, cut where
-// the engine begins to quote what it was sent.
+// SanitizeMessage returns an engine's message in a form fit to be repeated: one line of bounded length
+// without secrets, cut where the engine starts to quote its input.
 func Clean(s string) string {
 	for _, quote := range []string{"'input':", "input_value=", "\"input\":", "received: "} {
 		if i := strings.Index(s, quote); i >= 0 {
@@ -175,7 +172,7 @@ func Clean(s string) string {
 	return s
 }
 
-// cleanParam returns the name of a parameter, or nothing if it is none.
+// sanitizeParam returns the name of a parameter, or "" if s is not one.
 func cleanParam(s string) string {
 	if len(s) > 64 || strings.ContainsFunc(s, func(r rune) bool {
 		return r != '_' && r != '.' && r != '[' && r != ']' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -185,10 +182,10 @@ func cleanParam(s string) string {
 	return s
 }
 
-// maxRetryAfter bounds how long an engine may have a client wait.
+// maxRetryAfter bounds the Retry-After of an engine.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter reads the header of that name: seconds, or a date.
+// parseRetryAfter reads the Retry-After header: seconds, or a date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	v := h.Get("Retry-After")
 	if v == "" {
@@ -203,8 +200,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return min(max(d, 0), maxRetryAfter)
 }
 
-// Broken returns ctx's error if it ended, else what a failure to read the answer means:
-// Unavailable, another worker may go on.
+// ReadError returns ctx's error if it ended, else the meaning of a failure to read the response: Unavailable,
+// another worker may continue.
 func (a *Answer) Broken(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

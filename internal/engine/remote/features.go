@@ -7,10 +7,10 @@ import (
 	"penstock/internal/engine"
 )
 
-// errFailed marks errors of an engine that says of itself that it failed (status 500).
+// errFailed marks errors of an engine that reports its own failure (status 500).
 var errFailed = errors.New("failed")
 
-// dialect is how the engine is asked for what req wants.
+// dialectFor returns the dialect for req.
 func (b *Base) dialect(req *engine.Request) Dialect {
 	if len(req.Features) > 0 && b.cfg.Features != nil {
 		return b.cfg.Features
@@ -18,15 +18,15 @@ func (b *Base) dialect(req *engine.Request) Dialect {
 	return b.cfg.Dialect
 }
 
-// featured returns what err, which ended a call, means where the request has Features: an engine that refuses
-// them, or fails over them, may still serve it another way. Where an answer has begun, here or at another
-// worker, only another worker can go on with it.
+// mapFeaturesError returns the meaning of err, which ended a call, where the request has Features: an engine
+// that refuses them, or fails on them, may still serve the request without them. If output was delivered,
+// here or by another worker, only another worker can continue.
 func (b *Base) featured(p *Part, err error) error {
 	switch {
 	case err == nil || len(p.Request.Features) == 0:
 		return err
 	case p.begun() || resumed(p.Request):
-		if fault.Of(err) == fault.EngineError { // about what another one's processor made, perhaps: a third may take it
+		if fault.Of(err) == fault.EngineError { // perhaps caused by another engine's features: a third engine may take them
 			return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: err}
 		}
 		return err
@@ -40,21 +40,21 @@ func (b *Base) featured(p *Part, err error) error {
 		if news {
 			b.log.Warn("the engine does not take what another one's processor made of media", "error", err)
 		}
-	case code == fault.Invalid: // it may be about something else
+	case code == fault.Invalid: // its reason may be another field
 	default:
 		return err
 	}
 	return engine.RefuseFeatures(err)
 }
 
-// RefusedFeatures reports whether the engine has lately refused, or failed over, what a processor made of media.
+// RefusedFeatures reports whether the engine has recently refused, or failed on, Features.
 func (b *Base) RefusedFeatures() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.unfeatured.lately()
 }
 
-// noFeatures warns of an engine that refuses them.
+// featureWarnings warns of an engine that refuses Features.
 func (b *Base) noFeatures() []engine.Warning {
 	if !b.RefusedFeatures() {
 		return nil

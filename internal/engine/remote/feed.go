@@ -15,18 +15,18 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// FeedConfig says how an engine's published cache events are read.
+// EventFeedConfig says how an engine's published cache events are read.
 type FeedConfig struct {
-	// Events is subscribed to; where it names all interfaces, the engine dials us. Replay, if not
-	// zero, is asked for what was missed.
+	// Events is the endpoint to subscribe to; if it names all interfaces, the engine dials us. Replay, if not
+	// zero, is asked for missed events.
 	Events, Replay zmtp.Endpoint
-	// Snapshot, if not zero, is asked what the engine still has after what was missed is lost for good.
+	// Snapshot, if not zero, is asked for the content of the cache after events were lost for good.
 	Snapshot zmtp.Endpoint
 	Table    enginefeed.Config
 	Log      *slog.Logger
 }
 
-// EventFeed returns the source of an engine that publishes what its cache does.
+// NewEventFeed returns the source of an engine that publishes its cache events.
 func EventFeed(cfg FeedConfig) (Source, error) {
 	table, err := enginefeed.NewTable(cfg.Table)
 	if err != nil {
@@ -46,9 +46,9 @@ func EventFeed(cfg FeedConfig) (Source, error) {
 	}, nil
 }
 
-// feed follows an engine's events. The cache's lock guards its machine and table: whoever has
-// something for the machine, the subscription, a replay or the clock, does under it what the
-// machine wants done.
+// eventFeed follows an engine's published events. The tracker's lock guards its machine and table: the
+// subscription, the replay and the timer pass their input to the machine, and perform its effects, with the
+// lock held.
 type feed struct {
 	cfg     FeedConfig
 	table   *enginefeed.Table
@@ -59,20 +59,20 @@ type feed struct {
 	decoder enginefeed.Decoder
 	batch   enginefeed.Batch
 	effects []enginefeed.Effect
-	unread  uint64 // readings of batches that failed
-	bad     mishap // batches that cannot be read
-	refused error  // why the last connection did not come about
+	unread  uint64 // batches that could not be decoded
+	bad     mishap // unreadable batches, for log and warning
+	refused error  // why the last connection failed
 
-	sight sight // what of media was noticed
+	sight sight // unknown media in events
 
-	confirming *confirmation // nil while nothing is in doubt
-	confirmed  uint64        // holes after which the engine said what it still has
+	confirming *confirmation // nil if no confirmation runs
+	confirmed  uint64        // gaps after which the engine confirmed its content
 
-	// Of run.
+	// Set by run.
 	cache   *cache
 	ctx     context.Context //nolint:containedctx // that of run, for the replays that it begins and waits for
 	replays sync.WaitGroup
-	give    context.CancelFunc // ends the replay in progress; nil if none
+	give    context.CancelFunc // cancels the replay in progress; nil if none
 }
 
 func (f *feed) now() kv.Mono { return kv.Mono(time.Since(f.started)) }
@@ -88,12 +88,12 @@ func (f *feed) run(ctx context.Context, c *cache) {
 	f.replays.Wait()
 }
 
-// slowestReconnect bounds the pause before an engine's publisher is dialled again: what it says
-// before the subscription stands is lost unless it can be replayed, and it is heard again of
-// blocks only when they are evicted and stored anew.
+// slowestReconnect bounds the pause before an engine's publisher is dialed again. Events published before the
+// subscription is established are lost unless they can be replayed, and their blocks appear again only when
+// they are evicted and stored again.
 const slowestReconnect = time.Second
 
-// subscribe hands messages to the machine until ctx ends.
+// subscribeEvents passes messages to the machine until ctx ends.
 func (f *feed) subscribe(ctx context.Context) {
 	o := zmtp.Options{OnState: f.state, ReconnectMax: slowestReconnect}
 	recv := func(frames [][]byte) error {
@@ -122,7 +122,7 @@ func (f *feed) subscribe(ctx context.Context) {
 	}
 }
 
-// state tells the machine of connections.
+// connectionChanged passes changes of the connection to the machine.
 func (f *feed) state(s zmtp.State) {
 	f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
 		switch s.Kind {
@@ -138,7 +138,7 @@ func (f *feed) state(s zmtp.State) {
 	})
 }
 
-// clock tells the machine the time when it wants to know.
+// runTimer ticks the machine at its deadlines.
 func (f *feed) clock(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -167,7 +167,7 @@ func (f *feed) untilDue() time.Duration {
 	return max(0, at.Sub(f.now()))
 }
 
-// step has the machine take something, and does what it wants done.
+// stepMachine passes an input to the machine and performs its effects.
 func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect) {
 	f.cache.change(func(out []kv.Event) []kv.Event {
 		f.effects = take(f.now(), f.effects[:0])
@@ -180,7 +180,7 @@ func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed
 	f.wake()
 }
 
-// wake has clock look at what is due.
+// wakeTimer makes runTimer recompute its deadline.
 func (f *feed) wake() {
 	select {
 	case f.due <- struct{}{}:
@@ -188,7 +188,7 @@ func (f *feed) wake() {
 	}
 }
 
-// perform does the i-th effect. Those behind it may be put aside for others.
+// performLocked performs the i-th effect. It may replace the effects after it.
 func (f *feed) perform(i int, out []kv.Event) []kv.Event {
 	e := f.effects[i]
 	switch e.Kind {
@@ -231,7 +231,7 @@ func (f *feed) decode(payload []byte) error {
 	return err
 }
 
-// unreadable has the machine decide about the i-th effect, a batch that cannot be read.
+// handleUnreadable lets the machine decide about the i-th effect, an unreadable batch.
 func (f *feed) unreadable(i int, err error) {
 	e := f.effects[i]
 	instead, again := f.machine.Unreadable(f.now(), &e, nil)
@@ -247,7 +247,7 @@ func (f *feed) unreadable(i int, err error) {
 	f.effects = slices.Insert(f.effects, i+1, instead...)
 }
 
-// ask begins a replay, in a goroutine that run waits for.
+// startReplay starts a replay in a goroutine that run waits for.
 func (f *feed) ask(from uint64, attempt uint32) {
 	f.stopAsking()
 	if f.ctx.Err() != nil {
@@ -275,7 +275,7 @@ func (f *feed) stopAsking() {
 	}
 }
 
-// replay asks for batches and hands in what comes until ctx ends.
+// receiveReplay asks for batches and passes them to the machine until ctx ends.
 func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 	dealer, err := zmtp.DialDealer(ctx, f.cfg.Replay, zmtp.Options{})
 	if err != nil {
@@ -299,10 +299,11 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
 func (f *feed) knows() bool                        { return false }
 
-// begin tells the table of a prompt under a salt or of an adapter. Nothing is predicted of it unless events tell of those.
+// startCall records in the table a prompt under a salt or of an adapter. It predicts hits only if the events
+// carry salts and adapters.
 func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
-	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
+	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the previous call
 	p.mark = f.table.Mark()
 	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
 	told := p.Request.Salt.LoRA == "" || f.table.Adapted(p.Request.Prompt)
@@ -316,7 +317,8 @@ func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
 	return 0, out
 }
 
-// What follows tells the table of requests: where the engine had blocks before its events were followed, these show which.
+// The methods below record requests in the table: they reveal the blocks that the engine had before its
+// events were followed.
 
 func (f *feed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
 	f.table.Grew(uint64(p.ticket), tokens)
@@ -324,7 +326,7 @@ func (f *feed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
 }
 
 func (f *feed) reported(p *Part, cached int, out []kv.Event) []kv.Event {
-	if cached == 0 && p.guess > 0 { // an adapter was loaded again, and its list was not read in between
+	if cached == 0 && p.guess > 0 { // an adapter was reloaded, with no listing in between
 		out = f.table.ForgetAdapter(p.Request.Salt.LoRA, p.mark, out)
 	}
 	return f.table.Reported(uint64(p.ticket), cached, out)
@@ -343,9 +345,9 @@ func (f *feed) end(p *Part, out []kv.Event) []kv.Event {
 	return f.table.Settle(f.now(), out)
 }
 
-// restarted has the engine's cache forgotten if its events were lost as well while it did not
-// answer: it was started anew, and would say so with its first batch only, until when requests
-// would go to it for what it no longer has.
+// engineRestarted clears the known content of the cache if the connection to the events was lost too while
+// the engine did not answer: it restarted, which otherwise shows only with its first batch, and until then
+// requests would be routed to it for blocks that it no longer has.
 func (f *feed) restarted(out []kv.Event) []kv.Event {
 	if !f.machine.Adrift() {
 		return out
@@ -365,7 +367,7 @@ func (f *feed) stats(s *Stats) {
 	s.Orphans, s.Waiting, s.Inferred = st.Orphans, st.Waiting, st.Inferred
 }
 
-// recent is how long a warning about something that happened once stands.
+// recentWindow is how long a warning about a single incident stays.
 const recent = 5 * time.Minute
 
 func (f *feed) warnings() []engine.Warning {
@@ -407,7 +409,7 @@ func (f *feed) warnings() []engine.Warning {
 	return out
 }
 
-// graceOfEvents is how long a subscription may take to stand.
+// connectGrace is how long the first connection to the events may take without a warning.
 const graceOfEvents = 10 * time.Second
 
 func reason(err error) any {

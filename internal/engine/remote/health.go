@@ -12,22 +12,23 @@ import (
 	"penstock/internal/engine"
 )
 
-// checkTimeout bounds one question whether the engine answers, and checkLeast and checkMost
-// the time between them while it does not.
+// checkTimeout bounds one liveness probe. downPauseMin and downPauseMax bound the time between probes while
+// the engine does not answer.
 const (
 	checkTimeout = 5 * time.Second
 	checkLeast   = 250 * time.Millisecond
 	checkMost    = 2 * time.Second
-	// checkSame is the time between two questions to one that answers, whether it still is the one that it
-	// was: a server that is started anew between two requests breaks no connection of ours.
+	// sameInterval is the time between checks that an answering engine is still the same instance: a restart
+	// between two requests breaks no connection.
 	checkSame = 5 * time.Second
 )
 
-// errAnother marks errors that say that an engine answers, and is not the one that it was.
+// errDifferentEngine marks errors which say that an engine answers, but is not the same as before.
 var errAnother = errors.New("another engine")
 
-// Another is what Alive returns of an engine that serves something else than what was found out about it, by
-// which the tokens of requests would mean something else: what names the difference.
+// DifferentEngineError is the result of CheckAlive for an engine that no longer matches what the adapter
+// found when it opened it, so that the tokens of requests would have other meanings; what names the
+// difference.
 func Another(host, what string) error {
 	return &fault.Error{
 		Code: fault.Unavailable, Err: errAnother,
@@ -35,21 +36,26 @@ func Another(host, what string) error {
 	}
 }
 
-// health is whether an engine answers.
+// healthMonitor tracks whether an engine answers.
+//
+//	err           doubt   state
+//	nil           false   up
+//	nil           true    suspect: a response broke off, a probe is due
+//	not nil       false   down: probed until it answers
 type health struct {
 	host  string
 	log   *slog.Logger
-	every time.Duration // checkSame
-	wake  chan struct{} // of capacity 1: it went down
+	every time.Duration // sameInterval
+	wake  chan struct{} // of capacity 1: a probe is due
 	mu    struct {
 		sync.Mutex
 		err   error // nil while it answers
-		doubt bool  // an answer broke off, and it has not been asked since
+		doubt bool  // a response broke off, and it has not been probed since
 		since time.Time
 		downs uint64
-		asked [questions]time.Time // since when a question has no answer; zero if it has
-		told  map[int]func()       // of a change of live
-		last  int                  // key of told
+		asked [questions]time.Time // since when a probe is unanswered; zero if it is not
+		told  map[int]func()       // callbacks for changes of the liveness
+		last  int                  // last key of the callbacks
 	}
 }
 
@@ -57,7 +63,7 @@ func newHealth(host string, log *slog.Logger) *health {
 	return &health{host: host, log: log, every: checkSame, wake: make(chan struct{}, 1)}
 }
 
-// down returns an Unavailable error while the engine does not answer.
+// downError returns an Unavailable error while the engine does not answer.
 func (h *health) down() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,8 +76,8 @@ func (h *health) down() error {
 	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
 }
 
-// note takes what a call ended with. An engine that was not reached is down at once; one that
-// broke off an answer is asked.
+// noteCallError takes the error of a call. An engine that was not reached is down at once; an engine that
+// broke off a response is probed.
 func (h *health) note(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
@@ -90,7 +96,7 @@ func (h *health) note(ctx context.Context, err error) {
 	}
 }
 
-// fell says that the engine does not answer.
+// markDown records that the engine does not answer.
 func (h *health) fell(err error) {
 	var first, another bool
 	h.change(func() {
@@ -110,7 +116,7 @@ func (h *health) fell(err error) {
 	}
 }
 
-// up says that the engine answers.
+// markUp records that the engine answers.
 func (h *health) up() {
 	h.change(func() {
 		if h.mu.err != nil {
@@ -120,7 +126,7 @@ func (h *health) up() {
 	})
 }
 
-// live is what is known of whether the engine can be reached.
+// liveness says whether the engine can be reached.
 func (h *health) live() engine.Liveness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +143,7 @@ func (h *health) liveLocked() engine.Liveness {
 	return engine.Up
 }
 
-// change changes what is known, and tells those who watch when that is of live. f must not block.
+// update changes the state with f, and calls the watchers if the liveness changed. f must not block.
 func (h *health) change(f func()) {
 	h.mu.Lock()
 	before := h.liveLocked()
@@ -154,7 +160,7 @@ func (h *health) change(f func()) {
 	}
 }
 
-// watch calls changed behind each change of live, until ctx ends.
+// watchLiveness calls changed after each change of the liveness, until ctx ends.
 func (h *health) watch(ctx context.Context, changed func()) {
 	h.mu.Lock()
 	if h.mu.told == nil {
@@ -170,17 +176,17 @@ func (h *health) watch(ctx context.Context, changed func()) {
 	h.mu.Unlock()
 }
 
-// question is one that an engine which works answers at once, whatever it has to do.
+// probeKind is a kind of probe that a working engine answers at once under any load.
 type question int
 
-// The questions.
+// The kinds of probes.
 const (
 	whetherAlive question = iota
 	itsLoad
 	questions
 )
 
-// ask notes that a question is out, until the function that it returns is called.
+// startProbe records that a probe is out, until the returned function is called.
 func (h *health) ask(q question) (answered func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,7 +198,7 @@ func (h *health) ask(q question) (answered func()) {
 	}
 }
 
-// unanswered is since when a question has no answer, zero if each has.
+// unansweredSince returns since when a probe is unanswered, zero if none is.
 func (h *health) unanswered() (since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,9 +210,9 @@ func (h *health) unanswered() (since time.Time) {
 	return since
 }
 
-// watchHealth asks an engine that broke off an answer whether it is still there, one that does not
-// answer until it does, and any from time to time whether it is the same. That such a question has no
-// answer in time is no reason to think that the engine is gone: it may have much to do.
+// watchHealth probes an engine that broke off a response, and one that does not answer until it does. It
+// checks periodically that the engine is the same instance; a timeout of that check is no reason to mark the
+// engine as down: it may be busy.
 func (b *Base) watchHealth(ctx context.Context) {
 	same := time.NewTicker(b.health.every)
 	defer same.Stop()
@@ -251,8 +257,8 @@ func (b *Base) watchHealth(ctx context.Context) {
 	}
 }
 
-// answersFor returns err, which says that the engine failed on a request, if the engine works: it is asked.
-// An engine that does not may say so of all requests, and another worker serves this one.
+// confirmEngineError returns err, which says that the engine failed on a request, if a probe shows that the
+// engine works. A broken engine may fail all requests, and another worker can serve this one.
 func (b *Base) answersFor(ctx context.Context, err error) error {
 	asked := b.alive(ctx)
 	if asked == nil || ctx.Err() != nil {
@@ -263,7 +269,7 @@ func (b *Base) answersFor(ctx context.Context, err error) error {
 
 func (b *Base) alive(ctx context.Context) error { return b.whether(ctx, b.cfg.Alive) }
 
-// same asks an engine that answers whether it is the one that it was.
+// checkSame checks that an answering engine is the same instance.
 func (b *Base) same(ctx context.Context) error {
 	if b.cfg.Same == nil {
 		return b.alive(ctx)
@@ -271,7 +277,7 @@ func (b *Base) same(ctx context.Context) error {
 	return b.whether(ctx, b.cfg.Same)
 }
 
-// whether asks a question that an engine which works answers at once.
+// runProbe makes a probe that a working engine answers at once.
 func (b *Base) whether(ctx context.Context, ask func(context.Context) error) error {
 	if ask == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Kinds lists the kinds of media by their names, as cards have them: ascending.
+// MediaKinds lists the names of the kinds of media as cards have them: ascending.
 func Kinds() []string {
 	return []string{media.Audio.String(), media.Image.String(), media.Video.String()}
 }
@@ -17,8 +17,8 @@ func Kinds() []string {
 // sampleSide is the width and height of the picture of a sample, in pixels: enough for a patch of any model.
 const sampleSide = 64
 
-// SamplePart returns the part of a message that shows a small object of a kind, by which an engine can be asked
-// whether its model sees such objects.
+// SamplePart returns the part of a message that shows a small object of a kind, to test whether an engine's
+// model takes such objects.
 func SamplePart(kind string) []byte {
 	switch kind {
 	case media.Audio.String():
@@ -29,8 +29,8 @@ func SamplePart(kind string) []byte {
 	return appendPart(nil, media.Image, pictureURI(sampleSide, sampleSide), "")
 }
 
-// appendPart appends the part of a message that shows the object of a data: URI, by the name of it unless
-// that is "".
+// appendPart appends the part of a message that shows the object of a data: URI, with name as its uuid unless
+// it is "".
 func appendPart(b []byte, kind media.Kind, uri, name string) []byte {
 	if kind == media.Audio {
 		_, data, _ := strings.Cut(uri, ",")
@@ -49,8 +49,8 @@ func appendPart(b []byte, kind media.Kind, uri, name string) []byte {
 // joinKinds lists kinds of media for a sentence.
 func joinKinds(kinds []string) string { return strings.Join(kinds, " and ") }
 
-// See enters into a card what media its engine takes in conversations that are passed on, and how it is told their
-// keys: what the settings say, else what was found out.
+// SetMediaFields sets in a card which media its engine takes in passthrough conversations, and how it is sent
+// their keys: the settings take precedence over found and keys.
 func (o *Opening) See(card *engine.Card, found []string, keys string) {
 	if o.Media != nil {
 		found = o.Media
@@ -67,7 +67,7 @@ func (o *Opening) See(card *engine.Card, found []string, keys string) {
 	}
 }
 
-// Takes reports whether the model's family takes media of a kind; false if it is not known.
+// TakesMedia reports whether the model's family takes media of a kind; false if unknown.
 func (o *Opening) Takes(kind string) bool {
 	for _, k := range [...]media.Kind{media.Image, media.Video, media.Audio} {
 		if k.String() == kind {
@@ -77,8 +77,8 @@ func (o *Opening) Takes(kind string) bool {
 	return false
 }
 
-// Events enters into the settings of a table which tokens the engine's events have where prompts show media, and which
-// ones requests have there.
+// SetMediaTokens sets in the configuration of an event table which tokens the engine's events have in place
+// of media, and which tokens requests have there.
 func (o *Opening) Events(table *enginefeed.Config, pads enginefeed.Pads) {
 	table.Pads = pads
 	if o.VocabSize > 0 && o.VocabSize < UnknownVocabulary {
@@ -94,13 +94,13 @@ func (o *Opening) Events(table *enginefeed.Config, pads enginefeed.Pads) {
 	}
 }
 
-// sight is what was noticed of an engine's media.
+// unknownMedia tracks media in an engine's events which are unknown here.
 type sight struct {
-	seen uint64 // blocks that nobody here has a name of
+	seen uint64 // blocks with unknown media so far
 	last mishap
 }
 
-// warnings says whether the engine has lately cached media that are not known here.
+// warnings warns if the engine has recently cached media that are unknown here.
 func (s *sight) warnings(of enginefeed.Stats) []engine.Warning {
 	if now := of.Unresolved + of.Faceless; now > s.seen {
 		s.seen = now
@@ -121,5 +121,5 @@ func (s *sight) warnings(of enginefeed.Stats) []engine.Warning {
 	return []engine.Warning{w}
 }
 
-// MediaKeysOff is the MediaKeys of an Opening whose engine is not to be told the keys of media.
+// MediaKeysOff is the MediaKeys of an OpenConfig whose engine is not sent the keys of media.
 const MediaKeysOff = "off"

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// ledger compares what an engine should have cached with what it reports.
+// predictionCheck compares the predicted cached tokens of requests with the engine's reports.
 type ledger struct {
 	blockSize int
 
@@ -21,7 +21,7 @@ type ledger struct {
 
 func newLedger(blockSize int) *ledger { return &ledger{blockSize: blockSize} }
 
-// note takes what was expected of one request, and what the engine reported.
+// recordResult records the predicted and the reported cached tokens of one request.
 func (l *ledger) note(guess, reported int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *ledger) stats(s *Stats) {
 	s.Predicted, s.Reported, s.Compared, s.Apart = l.mu.predicted, l.mu.found, l.mu.compared, l.mu.apart
 }
 
-// warnings judges. silent says that nothing was ever known to be stored.
+// predictionWarnings returns the verdict. silent says that no event ever stored a block.
 func (l *ledger) warnings(silent bool) []engine.Warning {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,20 +9,20 @@ import (
 	"penstock/internal/engine"
 )
 
-// ErrEnough is what a dialect's Event returns when nothing more of an answer is wanted although
-// more would come: the connection is closed, by which the engine knows.
+// ErrEnough is returned by a dialect's HandleEvent when the rest of a response is not needed: the connection
+// is closed, which tells the engine to stop.
 var ErrEnough = errors.New("enough was read")
 
-// Legs says whether one choice may take several calls, one after another.
+// Continuations says whether one choice may take several consecutive calls.
 type Legs uint8
 
-// Whether it may.
+// The values of Continuations.
 const (
 	OneLeg Legs = iota
 	ManyLegs
 )
 
-// Delivered returns how many tokens of the part's i-th choice this call has delivered.
+// DeliveredTokens returns how many tokens of the i-th choice this call has delivered.
 func (p *Part) Delivered(i int) int {
 	if i < 0 || i >= len(p.Choices) {
 		return 0
@@ -31,23 +31,22 @@ func (p *Part) Delivered(i int) int {
 	return c.have + len(c.tokens) - p.from
 }
 
-// Over reports whether all choices of the part have come to their end, so that only the
-// engine's last word is waited for.
+// IsFinished reports whether all choices of the call have finished, so that only the engine's last event is
+// missing.
 func (p *Part) Over() bool { return p.over() }
 
-// begun reports whether the engine has computed the part's prompt.
+// isPromptComputed reports whether the engine has computed the call's prompt.
 func (p *Part) begun() bool { return p.Delivered(0) > 0 || p.over() }
 
-// Last returns the last token of output that was delivered of a part of one choice; ok is false
-// if there is none.
+// LastToken returns the last output token delivered by a call for one choice; ok is false if there is none.
 func (p *Part) Last() (token kv.Token, ok bool) { return p.last, p.hasLast }
 
-// Again says that what is left of the part takes another call when this one has ended: the
-// dialect is asked for it, with Generated, MaxTokens, MinTokens and Seed of that. hole becomes
-// p.Hole, for the dialect. It is for engines with [ManyLegs], and parts of one choice.
+// ContinueWith says that the rest of the output needs another call after this one: the dialect is called
+// again, with the Generated, MaxTokens, MinTokens and Seed of that call. hole becomes p.Hole, for the
+// dialect. It is for engines with [SeveralCalls], and calls for one choice.
 func (p *Part) Again(hole int) { p.again, p.Hole = true, hole }
 
-// Placed says in which slot the engine serves the part, by its own account.
+// SetSlot records the slot in which the engine reports to serve the call.
 func (p *Part) Placed(slot int) {
 	if slot == p.Slot {
 		return
@@ -56,7 +55,7 @@ func (p *Part) Placed(slot int) {
 	p.a.b.cache.change(func(out []kv.Event) []kv.Event { return p.a.b.cache.placed(p, slot, out) })
 }
 
-// grown remembers what was delivered of a part.
+// recordOutput records the delivered tokens of a call.
 func (p *Part) grown(tokens []kv.Token) {
 	if len(tokens) == 0 || len(p.Choices) > 1 {
 		return
@@ -70,7 +69,7 @@ func (p *Part) grown(tokens []kv.Token) {
 	}
 }
 
-// next makes p the call for what is left, if another one was asked for.
+// prepareNext makes p the call for the rest of the output, if ContinueWith asked for one.
 func (p *Part) next() (more bool, err error) {
 	c := &p.a.choices[p.Choices[0]]
 	if !p.again || c.over != engine.NotFinished {
@@ -88,7 +87,7 @@ func (p *Part) next() (more bool, err error) {
 		p.idleHole = p.Hole
 	}
 	p.a.b.cache.end(p)
-	if p.kept != nil { // else nothing was delivered: what earlier attempts did stays as it is
+	if p.kept != nil { // else nothing was delivered: the output of earlier attempts stays as it is
 		p.Generated = slices.Clip(p.kept)
 	}
 	p.again, p.from = false, c.have

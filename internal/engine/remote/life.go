@@ -8,9 +8,10 @@ import (
 	"penstock/core/fault"
 )
 
-// life makes calls wait until an engine runs, and ends them when it stops.
+// lifecycle makes calls wait until the engine's adapter runs, and ends them when it stops. It goes from
+// waiting (before run) to running (until run's ctx ends) to stopped.
 type life struct {
-	running chan struct{} // closed when it begins, after ctx was set
+	running chan struct{} // closed when it starts, after ctx was set
 	ctx     context.Context
 }
 
@@ -20,8 +21,8 @@ func errStopped() error {
 	return fault.New(fault.Unavailable, "the engine's adapter has stopped; another worker can serve the request")
 }
 
-// enter waits until the engine runs. The context that it returns ends with ctx and when the
-// engine stops; leave must be called.
+// enterCall waits until the adapter runs. The context that it returns ends with ctx and when the adapter
+// stops; leave must be called.
 func (l *life) enter(ctx context.Context) (inside context.Context, leave func(), err error) {
 	select {
 	case <-l.running:
@@ -39,8 +40,8 @@ func (l *life) enter(ctx context.Context) (inside context.Context, leave func(),
 	return inside, func() { stop(); cancel(nil) }, nil
 }
 
-// run lets calls in and runs tasks until ctx ends, then ends the calls, and returns when the
-// tasks have. It is called once.
+// run admits calls and runs tasks until ctx ends, then ends the calls, and returns after the tasks. It is
+// called once.
 func (l *life) run(ctx context.Context, tasks ...func(context.Context)) {
 	l.ctx = ctx
 	close(l.running)
@@ -52,7 +53,7 @@ func (l *life) run(ctx context.Context, tasks ...func(context.Context)) {
 	<-ctx.Done()
 }
 
-// cause returns what a call inside ended with: the stop of the engine where that is why.
+// callError returns the error of a call: that of the stopped adapter if this is the cause.
 func cause(inside context.Context, err error) error {
 	if f := (*fault.Error)(nil); inside.Err() != nil && errors.As(context.Cause(inside), &f) {
 		return f

@@ -11,37 +11,36 @@ import (
 	"penstock/internal/engine"
 )
 
-// The times between two readings of an engine's metrics: while requests are in progress, and
-// while there are none, when others' may be.
+// The intervals of scrapes of an engine's metrics: while requests are in progress, and while there are none
+// but other clients may have some.
 const (
 	scrapeBusy    = time.Second
 	scrapeIdle    = 10 * time.Second
 	scrapeTimeout = 5 * time.Second
 )
 
-// load keeps account of what an engine is doing. The adapter's own requests are known at every
-// moment. Those of others are what the engine counts beyond them; since its count is older than
-// ours, ours is taken at its highest since the reading before the last, and with all that were
-// broken off since: it takes the engine a while to notice.
+// loadTracker tracks the load of an engine. The adapter's own requests are always up to date. The requests of
+// others are the engine's count minus ours. Since the engine's count is older than ours, ours is its maximum
+// since the scrape before the last, plus the requests broken off since then, which the engine notices late.
 type load struct {
 	blockSize, blocks int
-	busy              chan struct{} // of capacity 1: a request has begun
+	busy              chan struct{} // of capacity 1: a request has started
 
 	mu struct {
 		sync.Mutex
-		own, peak, peakBefore int // choices in progress, and the most since the last readings
-		probes                int // of own: questions of this adapter, of which nobody is told
-		gone, goneBefore      int // choices broken off since the last readings
-		prefill               int // prompt tokens of requests without a token yet
-		tokens                int // of prompt and output in progress
+		own, peak, peakBefore int // choices in progress, and their maximum since the last scrapes
+		probes                int // of own: probes of this adapter, which are not reported
+		gone, goneBefore      int // choices broken off since the last scrapes
+		prefill               int // prompt tokens of requests without a first token
+		tokens                int // tokens of prompts and outputs in progress
 		others, waiting       int
 		usage                 float64
 		preemptions           uint64
 		loaded                []string // adapters
-		failures              int      // readings in a row
+		failures              int      // consecutive failed scrapes
 		read                  bool
-		said                  Gauges // the last reading, without its adapters
-		work                  uint64 // readings that were not the one before
+		said                  Gauges // the last scrape, without its adapters
+		work                  uint64 // number of scrapes that differed from the one before
 	}
 }
 
@@ -49,14 +48,14 @@ func newLoad(blockSize, blocks int) *load {
 	return &load{blockSize: blockSize, blocks: blocks, busy: make(chan struct{}, 1)}
 }
 
-// flight is a request's part in the account.
+// requestLoad is one request's share of the load.
 type flight struct {
 	choices, prompt, tokens int
-	begun                   bool // a token has come
-	whole                   bool // the engine has nothing of it any more
+	begun                   bool // a token has arrived
+	whole                   bool // the engine has finished the request
 }
 
-// begin counts a request.
+// startRequest counts a request.
 func (l *load) begin(a *attempt) *flight {
 	f := &flight{choices: max(a.open, 1), prompt: len(a.req.Prompt), tokens: len(a.req.Prompt)}
 	if a.probe {
@@ -75,8 +74,8 @@ func (l *load) begin(a *attempt) *flight {
 	return f
 }
 
-// probe counts a question of the adapter that the engine counts too, until the function that it returns is called. counted
-// says that it is begun as a request besides.
+// startProbe counts a probe of the adapter that the engine counts too, until the returned function is called.
+// counted says that it is also counted by startRequest.
 func (l *load) probe(counted bool) (end func()) {
 	change := func(n int) {
 		l.mu.Lock()
@@ -92,7 +91,7 @@ func (l *load) probe(counted bool) (end func()) {
 	return func() { change(-1) }
 }
 
-// grew counts tokens of output.
+// addOutput counts tokens of output.
 func (l *load) grew(f *flight, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +103,7 @@ func (l *load) grew(f *flight, n int) {
 	l.mu.tokens += n
 }
 
-// end takes a request out of the account.
+// finishRequest removes a request from the counts.
 func (l *load) end(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,10 +117,10 @@ func (l *load) end(f *flight) {
 	}
 }
 
-// mostRequests is the most that an engine is believed to have: what it says may be any number.
+// maxReported bounds the request counts accepted from an engine, which may report any number.
 const mostRequests = 1 << 24
 
-// take enters a reading of the engine's metrics.
+// recordScrape takes the gauges of a scrape.
 func (l *load) take(g *Gauges) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +129,7 @@ func (l *load) take(g *Gauges) {
 	l.mu.others = max(0, running+waiting-max(l.mu.peak, l.mu.peakBefore)-l.mu.gone-l.mu.goneBefore)
 	l.turn()
 	l.mu.waiting, l.mu.usage, l.mu.preemptions = waiting, 0, g.Preemptions
-	if g.Usage > 0 { // and a number
+	if g.Usage > 0 { // which is false for NaN
 		l.mu.usage = min(g.Usage, 1)
 	}
 	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
@@ -142,12 +141,12 @@ func (l *load) take(g *Gauges) {
 	l.mu.said = said
 }
 
-// same reports whether two readings say the same of the engine's work.
+// sameWork reports whether two scrapes are equal in the engine's work.
 func (g *Gauges) same(o *Gauges) bool {
 	return g.Running == o.Running && g.Waiting == o.Waiting && g.Usage == o.Usage && g.Preemptions == o.Preemptions && g.Tokens == o.Tokens
 }
 
-// signs enters the engine's own account: nothing of the requests that are counted here.
+// fillHealth sets the engine's own figures, which are independent of the requests counted here.
 func (l *load) signs(s *engine.Signs) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +156,7 @@ func (l *load) signs(s *engine.Signs) {
 	}
 }
 
-// missed notes that a reading failed.
+// recordFailure records a failed scrape.
 func (l *load) missed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,13 +165,13 @@ func (l *load) missed() {
 	l.turn()
 }
 
-// turn begins the time to the next reading.
+// startPeriodLocked starts the period until the next scrape.
 func (l *load) turn() {
 	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
 	l.mu.goneBefore, l.mu.gone = l.mu.gone, 0
 }
 
-// now is the load.
+// currentLoad returns the load.
 func (l *load) now() engine.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,14 +186,14 @@ func (l *load) now() engine.Load {
 	return out
 }
 
-// active reports whether anything is in progress.
+// hasRequests reports whether any request is in progress.
 func (l *load) active() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.own-l.mu.probes+l.mu.others > 0
 }
 
-// adapters returns those of known that are in the engine's memory.
+// loadedAdapters returns the adapters of known that are in the engine's memory.
 func (l *load) adapters(known []string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +206,7 @@ func (l *load) adapters(known []string) []string {
 	return out
 }
 
-// missable is how many readings may fail in a row before somebody should know.
+// scrapeFailureLimit is the number of consecutive failed scrapes that triggers a warning.
 const missable = 3
 
 func (l *load) warnings() []engine.Warning {
@@ -222,7 +221,7 @@ func (l *load) warnings() []engine.Warning {
 	}}
 }
 
-// watchLoad reads the engine's metrics as often as they are of use.
+// watchLoad scrapes the engine's metrics, more often while requests are in progress.
 func (b *Base) watchLoad(ctx context.Context) {
 	if b.cfg.Scrape == nil {
 		return

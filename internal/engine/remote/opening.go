@@ -10,43 +10,46 @@ import (
 	"penstock/internal/engine"
 )
 
-// Opening is what an adapter is opened with: which server, and what is known here of its model.
+// OpenConfig configures the opening of an adapter: the server, and what is known of its model.
 type Opening struct {
 	Spec Spec
-	// Tokenizer is where the model's tokenizer and template are. Kind "engine" is with the engine alone:
-	// then requests are passed on, and the rest of what is known of the model is not needed.
+	// Tokenizer locates the model's tokenizer and template. With Kind "engine" only the engine has them: then
+	// requests are passed through, and the other facts about the model are not needed.
 	Tokenizer engine.TokenizerRef
 	VocabSize int
-	// ContextLength is that of the checkpoint, for engines that do not say theirs; 0 if unknown.
+	// ContextLength is that of the checkpoint, for engines that do not report theirs; 0 if unknown.
 	ContextLength int
 	EOS           []kv.Token
 	Defaults      engine.Sampling
-	// Media are the kinds of media that the model sees, where the settings say it; nil is to be found out.
+	// Media are the kinds of media that the model takes according to the settings; nil means to find them
+	// out.
 	Media []string
-	// Family is how the model's prompts show media; nil if that is not known.
+	// Family says how the model's prompts show media; nil if unknown.
 	Family *family.Family
-	// NoFamily says why Family is nil, as a sentence without its full stop. "" is that nothing is to be said of it.
+	// NoFamilyReason says why Family is nil, as a sentence without its full stop; "" if there is nothing to
+	// report.
 	NoFamily string
-	// EnginePrompts says that frontends have engines make their prompts, so that nothing is counted here.
+	// EnginePrompts says that frontends let engines make their prompts, so that nothing is counted here.
 	EnginePrompts bool
-	// MediaKeys says how the engine is told the keys of media, where the settings do: as a card's, or MediaKeysOff.
+	// MediaKeys says how the engine is sent the keys of media according to the settings: as in a card, or
+	// MediaKeysOff.
 	MediaKeys string
-	// ProveSalts has it proven as soon as the engine runs that it keeps cache salts apart; else that is proven when the
-	// first request under one comes.
+	// ProveSalts starts the proof that the engine isolates cache salts as soon as the engine runs; else the
+	// first request with a salt starts it.
 	ProveSalts bool
-	// ProcessorArgs are the arguments with which the engine calls the processor of its media, where the settings
-	// say them: a JSON object; "" if they do not.
+	// ProcessorArgs are the arguments with which the engine calls its media processor according to the
+	// settings: a JSON object; "" if not set.
 	ProcessorArgs string
-	// CountHere counts the tokens of a conversation as frontends do, see Counting; nil leaves the engine's
-	// counts unchecked.
+	// LocalPrompt makes the prompt of a conversation as frontends do, see MediaCounting; nil leaves the
+	// engine's counts unchecked.
 	CountHere func(ctx context.Context, kind media.Kind, url string) (Shown, error)
-	Log       *slog.Logger // nil is none
+	Log       *slog.Logger // nil discards
 }
 
-// UnknownVocabulary is the vocabulary of a model whose tokenizer is not here.
+// UnknownVocabulary is the vocabulary size of a model whose tokenizer is unknown here.
 const UnknownVocabulary = 1<<31 - 1
 
-// Prepare fills in what is zero, and reports everything that is wrong with the Spec.
+// Prepare sets defaults, and reports every problem of the Spec.
 func (o *Opening) Prepare() error {
 	o.Spec.EnsureDefaults()
 	if o.Log == nil {
@@ -55,7 +58,7 @@ func (o *Opening) Prepare() error {
 	return o.Spec.Validate()
 }
 
-// Existing returns those of the paths that the engine has and that take POST, in their order.
+// ExistingPaths returns the paths that the engine has and that take POST, in their order.
 func (c *Client) Existing(ctx context.Context, paths ...string) ([]string, error) {
 	var all []string
 	for _, path := range paths {

@@ -19,10 +19,11 @@ const (
 	pathCompletions = "/v1/completions"
 )
 
-// maxPassed bounds an answer that is passed on whole.
+// maxPassthrough bounds the body of a passthrough response that is no stream, in bytes.
 const maxPassed = 64 << 20
 
-// askUsage is what a stream of the path is asked with for its usage; "" if it tells by itself.
+// usageOptions returns the stream_options that make a stream of the path report its usage; "" if it reports
+// it anyway.
 func askUsage(path string) string {
 	switch path {
 	case pathChat, pathCompletions:
@@ -31,12 +32,12 @@ func askUsage(path string) string {
 	return ""
 }
 
-// Passes returns the paths of which clients' requests are taken.
+// PassthroughPaths implements [engine.PassthroughEngine].
 func (b *Base) Passes() []string { return slices.Clone(b.cfg.Passes) }
 
-// Pass serves a client's request as it is, as [engine.Passer] says. What is changed of it is the model's
-// name, and that a stream tells its usage; what is changed of the answer is that a usage which the client
-// had not asked for is left out.
+// PassThrough serves a client's request unchanged; see [engine.PassthroughEngine]. It changes the model's
+// name and the names of media in the request, and makes a stream report its usage; it removes a usage that
+// the client did not ask for from the response.
 func (b *Base) Pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
 	if !slices.Contains(b.cfg.Passes, req.Path) {
 		return fault.New(fault.Unimplemented, "the engine of %.100q does not take %.100q", b.cfg.Card.Name, req.Path)
@@ -57,7 +58,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	body := NewBody()
 	defer body.Release()
 	w := wishes{model: b.upstream(lora), usage: ask}
-	if req.Path == pathChat { // other APIs have no place for them
+	if req.Path == pathChat { // other APIs have no member for them
 		w.names = namesOf(b.cfg.Card.MediaKeys, req.Objects)
 	}
 	sent, err := edit(body.B, req.Body, &w)
@@ -77,7 +78,7 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 
 	call := &Call{Path: req.Path, ID: part.ID, Headers: b.cfg.Headers, Large: body, Wait: b.cfg.Client.silence}
 	if !req.Stream {
-		call.Wait = -1 // its header comes with its end
+		call.Wait = -1 // its header comes when it is complete
 	}
 	b.stats.calls.Add(1)
 	answer, err := b.cfg.Client.Do(ctx, call)
@@ -102,8 +103,8 @@ func (b *Base) pass(ctx context.Context, req *engine.PassRequest, sink func(*eng
 	return p.last()
 }
 
-// answersClient reports whether a status that is no success is an answer to the client, and no failure
-// of the engine or of what is configured here.
+// isClientAnswer reports whether a status outside 2xx is an answer to the client, and not a failure of the
+// engine or of Penstock's configuration.
 func answersClient(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -112,8 +113,9 @@ func answersClient(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// account enters a request that is passed on into load and cache, as far as its prompt is known. Media whose keys the
-// engine was not told, and that are not known by its own names (it made the prompt: there are no Objects), have others there: of the prompt no more is known then than what is before the first.
+// trackRequest adds a passthrough request to load and cache, as far as its prompt is known. Media have other
+// names in the engine's cache if the engine was not sent their keys and did not make the prompt itself (then
+// there are no Objects): in that case only the prompt before the first medium is known.
 func (b *Base) account(req *engine.PassRequest, salt kv.Salt, told bool) *Part {
 	known, shows := req.Prompt, req.Media
 	if len(shows) > 0 && !told {
@@ -136,14 +138,14 @@ func (b *Base) account(req *engine.PassRequest, salt kv.Salt, told bool) *Part {
 	return p
 }
 
-// passing is a request that is being passed on.
+// passthroughCall is a passthrough request in progress.
 type passing struct {
 	b     *Base
 	req   *engine.PassRequest
 	sink  func(*engine.PassPiece) error
 	part  *Part
 	hide  bool             // the usage at a stream's end is not for the client
-	piece engine.PassPiece // the last, with what was learned of the whole
+	piece engine.PassPiece // the last chunk, with the usage of the whole response
 }
 
 func (p *passing) send(piece *engine.PassPiece) error {
@@ -151,7 +153,7 @@ func (p *passing) send(piece *engine.PassPiece) error {
 	return p.sink(piece)
 }
 
-// stream hands on whole events.
+// forwardEvents forwards whole events.
 func (p *passing) stream(ctx context.Context, answer *Answer) error {
 	events := NewEvents(answer)
 	defer events.Release()
@@ -159,7 +161,7 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 		data, err := events.Next()
 		switch {
 		case err == io.EOF && p.req.Path != pathChat && p.req.Path != pathCompletions:
-			return nil // these end by an event of their own, which only the client knows
+			return nil // these end with an event of their own
 		case err == io.EOF:
 			return answer.Broken(ctx, io.ErrUnexpectedEOF)
 		case err != nil:
@@ -186,11 +188,11 @@ func (p *passing) stream(ctx context.Context, answer *Answer) error {
 			return answer.failed(ctx, err)
 		}
 	}
-	answer.Finish() // whatever else the engine sends is none of the answer
+	answer.Finish() // further bytes are not part of the response
 	return nil
 }
 
-// whole hands on an answer that is no stream.
+// forwardBody forwards a response that is no stream.
 func (p *passing) whole(ctx context.Context, answer *Answer) error {
 	text := NewBody()
 	defer text.Release()
@@ -208,7 +210,7 @@ func (p *passing) whole(ctx context.Context, answer *Answer) error {
 	return p.send(&engine.PassPiece{Data: text.B, Tokens: max(p.piece.OutputTokens, 0)})
 }
 
-// learn keeps what an event says of the whole.
+// recordUsage keeps the usage which an event reports.
 func (p *passing) learn(s *seen) {
 	if s.prompt >= 0 {
 		p.piece.PromptTokens = s.prompt
@@ -222,12 +224,12 @@ func (p *passing) learn(s *seen) {
 	}
 }
 
-// last says that the answer is whole, and what was learned.
+// sendLast sends the last chunk with the usage.
 func (p *passing) last() error {
 	if p.piece.Cached < 0 && p.piece.PromptTokens >= 0 && p.b.unreportedPass() == 0 {
 		p.piece.Cached = 0
 	}
-	if prompt := p.piece.PromptTokens; prompt >= 0 { // more than all of it cannot have been cached
+	if prompt := p.piece.PromptTokens; prompt >= 0 { // at most the whole prompt can have been cached
 		p.piece.Cached = min(p.piece.Cached, prompt)
 	}
 	p.part.a.choices[0].over = engine.FinishStop
@@ -239,15 +241,14 @@ func (p *passing) last() error {
 	return p.send(&p.piece)
 }
 
-// seen is what one event, or a whole answer, says that matters to others than the client.
-// Numbers that it does not say are -1.
+// eventUsage is the usage information of one event, or of a whole response. Absent numbers are -1.
 type seen struct {
 	prompt, output, cached int
-	tokens                 int  // of output that it carries, about
+	tokens                 int  // approximate number of output tokens in the event
 	usageOnly              bool // it has a usage and no choices
 }
 
-// look reads an event of any of the APIs. An error inside a stream is an error.
+// parseUsage reads an event of any of the APIs. An error inside a stream is an error.
 func look(data []byte) (seen, error) {
 	s := seen{prompt: -1, output: -1, cached: -1}
 	usage := bytes.Contains(data, []byte(`"usage"`))
@@ -268,7 +269,7 @@ func look(data []byte) (seen, error) {
 			} else if !usage {
 				c.Skip()
 			}
-		case "message", "response": // Anthropic's first event, and the events of responses
+		case "message", "response": // Anthropic's first event, and the events of /v1/responses
 			if usage && c.Is('{') {
 				s.within(&c)
 			} else {
@@ -294,7 +295,7 @@ func look(data []byte) (seen, error) {
 	return s, nil
 }
 
-// elements steps over an array and counts what is in it.
+// countElements skips an array and counts its elements.
 func elements(c *Cursor) int {
 	if !c.Is('[') {
 		c.Skip()
@@ -307,7 +308,7 @@ func elements(c *Cursor) int {
 	return n
 }
 
-// within reads the usage of an object inside an event.
+// readNested reads the usage of an object inside an event.
 func (s *seen) within(c *Cursor) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == "usage" && c.Is('{') {
@@ -318,7 +319,7 @@ func (s *seen) within(c *Cursor) {
 	}
 }
 
-// usage reads the numbers of tokens by the names that the APIs have for them.
+// readUsage reads the numbers of tokens by their names in the APIs.
 func (s *seen) usage(c *Cursor) {
 	if !c.Is('{') {
 		c.Skip()
@@ -349,7 +350,7 @@ func (s *seen) usage(c *Cursor) {
 	}
 }
 
-// count reads a number of tokens; -1 for null.
+// readCount reads a number of tokens; -1 for null.
 func count(c *Cursor) int {
 	if c.Null() {
 		return -1

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// pool keeps connections with one engine between calls. It is safe for concurrent use.
+// connPool keeps connections with one engine between calls. It is safe for concurrent use.
 type pool struct {
 	dialer net.Dialer
 	addr   string
 	tls    *tls.Config   // nil without TLS
-	room   chan struct{} // has an element for each connection that somebody has
+	room   chan struct{} // has an element for each connection in use
 
 	mu struct {
 		sync.Mutex
@@ -25,7 +25,7 @@ type pool struct {
 	}
 }
 
-// newPool returns a pool of connections with the host of u, which is written as host in a request.
+// newPool returns a pool of connections with the host of u; host is the value of the Host header.
 func newPool(u *url.URL, host string) *pool {
 	p := &pool{
 		dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second},
@@ -45,7 +45,8 @@ func newPool(u *url.URL, host string) *pool {
 	return p
 }
 
-// enter waits for room for one more connection, until ctx ends or the moment until, if that is not zero.
+// acquireSlot waits until another connection is allowed, until ctx ends, or until the deadline unless it is
+// zero.
 func (p *pool) enter(ctx context.Context, until time.Time) error {
 	select {
 	case p.room <- struct{}{}:
@@ -68,7 +69,8 @@ func (p *pool) enter(ctx context.Context, until time.Time) error {
 	}
 }
 
-// get returns a connection for its caller alone, until put or drop: an idle one if there is a good one.
+// acquireConn returns a connection for exclusive use until releaseConn or dropConn: an idle one if it is
+// usable.
 func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
 	if err := p.enter(ctx, until); err != nil {
 		return nil, err
@@ -90,7 +92,7 @@ func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
 	return k, err
 }
 
-// pop takes the connection that was used last; nil if there is none.
+// popIdle takes the most recently used connection; nil if there is none.
 func (p *pool) pop() *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +124,7 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	return newConn(secure, c), nil
 }
 
-// put keeps a connection whose last answer was read to its end.
+// releaseConn keeps a connection whose last response was read to its end.
 func (p *pool) put(k *conn) {
 	if !p.keep(k) {
 		k.abort()
@@ -144,13 +146,13 @@ func (p *pool) keep(k *conn) bool {
 	return true
 }
 
-// drop closes a connection that is of no more use.
+// dropConn closes a connection that cannot be reused.
 func (p *pool) drop(k *conn) {
 	k.abort()
 	<-p.room
 }
 
-// expire closes connections that were idle for too long, and comes back for those that are left.
+// closeExpired closes connections that were idle for too long, and schedules itself for the others.
 func (p *pool) expire() {
 	for _, k := range p.expired(time.Now()) {
 		k.abort()
@@ -173,7 +175,7 @@ func (p *pool) expired(now time.Time) (old []*conn) {
 	return old
 }
 
-// flush closes the idle connections.
+// closeIdle closes the idle connections.
 func (p *pool) flush() {
 	p.mu.Lock()
 	idle := p.mu.idle
@@ -184,7 +186,7 @@ func (p *pool) flush() {
 	}
 }
 
-// close closes the idle connections, and those in use when their calls have ended.
+// close closes the idle connections; connections in use are closed after their calls.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.mu.closed = true

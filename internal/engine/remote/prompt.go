@@ -7,7 +7,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompt has ask fetch the tokens of a prompt from the engine, while that answers, and holds them
+// FetchPrompt calls ask to fetch the tokens of a prompt from the engine, unless it is down, and checks them
 // against the card's vocabulary.
 func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
 	inside, done, err := b.Enter(ctx)
@@ -24,7 +24,7 @@ func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Cont
 	return p, nil
 }
 
-// ReadTokens reads the "tokens" of an answer to /tokenize into p.
+// ParseTokenize reads the "tokens" of a response of /tokenize into p.
 func ReadTokens(body []byte, p *engine.Preprocessed) error {
 	c := NewCursor(body)
 	for c.Open('{'); c.More('}'); {

@@ -11,42 +11,42 @@ import (
 	"penstock/internal/engine"
 )
 
-// The times between two questions for cache events: while they come, and while none do.
+// The intervals of polls for cache events: while events come, and while none do.
 const (
 	pullBusy    = 50 * time.Millisecond
 	pullIdle    = time.Second
 	pullTimeout = 10 * time.Second
 )
 
-// maxPulled bounds the answer to one question for events.
+// maxPulled bounds the response to one poll, in bytes.
 const maxPulled = 64 << 20
 
-// PullConfig says how an engine is asked for its cache events.
+// PullConfig says how an engine is polled for its cache events.
 type PullConfig struct {
 	Client *Client
 	Path   string
-	// EngineBlock is how many tokens the engine's own blocks have.
+	// EngineBlock is the size of the engine's own blocks in tokens.
 	EngineBlock int
 	Table       enginefeed.Config
 	Log         *slog.Logger
 }
 
-// Pulled is the source of an engine that hands out what its cache did since it was asked last: to
-// whoever asks first, so there must be no other that asks. Create it with [PulledEvents].
+// PulledEvents is the source of an engine that returns its cache events since the last poll, once, to any
+// client: there must be no other client that polls. Create it with [NewPulledEvents].
 type Pulled struct {
 	cfg     PullConfig
 	table   *enginefeed.Table
 	decoder enginefeed.PullDecoder
 	batch   enginefeed.Batch
 
-	// The cache's lock guards these and the table, once it runs.
+	// The tracker's lock guards the fields below and the table while run is active.
 	batches   uint64
-	bad, lost mishap // answers that cannot be read, or say that events are missing
-	sight     sight  // what of media was noticed
-	failing   error  // why the last question had no answer
+	bad, lost mishap // responses that cannot be read, or that report missing events
+	sight     sight  // unknown media in events
+	failing   error  // error of the last poll
 }
 
-// PulledEvents returns the source of an engine that is asked for its cache events.
+// NewPulledEvents returns the source of an engine that is polled for its cache events.
 func PulledEvents(cfg PullConfig) (*Pulled, error) {
 	table, err := enginefeed.NewTable(cfg.Table)
 	if err != nil {
@@ -58,7 +58,7 @@ func PulledEvents(cfg PullConfig) (*Pulled, error) {
 	return &Pulled{cfg: cfg, table: table, decoder: enginefeed.PullDecoder{BlockSize: cfg.EngineBlock}}, nil
 }
 
-// Try asks once, before the source is used, and reports whether the engine handed out anything.
+// PollOnce polls once, before the source is used, and reports whether the engine returned any events.
 func (p *Pulled) Try(ctx context.Context) (some bool, err error) {
 	body, err := p.ask(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *Pulled) ask(ctx context.Context) ([]byte, error) {
 	return p.cfg.Client.Read(ctx, &Call{Path: p.cfg.Path, Body: []byte("{}")}, maxPulled)
 }
 
-// take applies an answer.
+// applyResponse applies a response.
 func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
 	p.batch.Events = p.batch.Events[:0]
 	lost, err := p.decoder.Decode(body, &p.batch)

@@ -7,14 +7,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// Rehearsal is what a dialect makes of a request and of events, without an engine.
+// DialectRun is the result of a dialect for a request and events, without an engine.
 type Rehearsal struct {
 	Path string
 	Body string // of the first call
 }
 
-// Rehearse has d ask for req and read events as those of the answer, and hands sink the deltas. It is
-// for tests of dialects: no engine is asked. Requests that take several calls get the events in the first.
+// RunDialect lets d build the call for req and handle events as its response, and passes the deltas to sink.
+// It is for tests of dialects: no engine is called. Requests that take several calls get the events in the
+// first.
 func Rehearse(card engine.Card, how Choices, d Dialect, req *engine.Request, events [][]byte, sink func(*engine.Delta) error) (Rehearsal, error) {
 	client := NewClient(&Spec{URL: &url.URL{Scheme: "http", Host: "rehearsal"}})
 	defer client.Close()

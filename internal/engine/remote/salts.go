@@ -17,72 +17,79 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Salts says what an adapter knows, without a proof, of how its engine treats cache salts.
+// SaltSupport says what an adapter knows, without a proof, of how its engine treats cache salts.
 type Salts uint8
 
-// What it knows.
+// The values of SaltSupport.
 const (
-	// SaltsUnknown admits requests under a salt once a proof has shown that the engine keeps salts apart.
+	// SaltsUnknown admits requests with a salt after a proof has shown that the engine isolates salts.
 	SaltsUnknown Salts = iota
-	// SaltsIgnored refuses requests under a salt: this version of the engine reuses across salts.
+	// SaltsIgnored refuses requests with a salt: this version of the engine reuses blocks across salts.
 	SaltsIgnored
-	// SaltsMoot admits all requests: the engine reuses nothing.
+	// SaltsUnneeded admits all requests: the engine reuses nothing.
 	SaltsMoot
 )
 
-// saltState is what is known of the salts of requests that reach the engine by one way.
+// saltState is the state of the proof for one route: an interface of the engine through which requests reach
+// it.
+//
+//	saltsUntested   no proof has finished; requests with a salt start one and wait
+//	saltsIsolated   requests with a salt are admitted
+//	saltsShared     they are refused
+//	saltsRejected   they are refused
+//	saltsUnproven   they are refused; the proof is repeated up to maxSaltProofs times
 type saltState uint8
 
 const (
 	saltsUntested saltState = iota
-	saltsApart              // a proof found them kept apart, or the engine reuses nothing
-	saltsShared             // the engine reuses across salts
+	saltsApart              // a proof found them isolated, or the engine reuses nothing
+	saltsShared             // the engine reuses blocks across salts
 	saltsRefused            // the engine refuses requests that have a salt
 	saltsUnproven           // the engine reported no reuse of a repeated prompt, so that the proof shows nothing
 )
 
-// The ways to an engine that are no path of passed requests.
+// The routes to an engine that are not paths of passthrough requests.
 const (
 	wayTokens   = ""
-	wayFeatures = "features" // tokens with processed media, where these have a dialect of their own
+	wayFeatures = "features" // tokens with processed media, where they have a dialect of their own
 )
 
-// The bounds of proofs.
+// The limits of proofs.
 const (
-	saltPatience = 5 * time.Second  // how long a request under a salt waits for a proof
-	saltTimeout  = 15 * time.Second // of one question of a proof
-	saltLeast    = time.Second      // the pause before a further proof, which doubles
+	saltPatience = 5 * time.Second  // how long a request with a salt waits for a proof
+	saltTimeout  = 15 * time.Second // of one request of a proof
+	saltLeast    = time.Second      // the pause before a repeated proof, which doubles
 	saltMost     = time.Minute
-	saltProofs   = 4 // proofs in a life of the engine of which none shows anything
-	// provenBlocks is how many blocks the prompt of a proof has at least, provenWords the same in words where the
-	// engine makes the tokens: many more than chat templates put before each conversation.
+	saltProofs   = 4 // inconclusive proofs per incarnation of the engine
+	// provenBlocks is the least size of a proof's prompt in blocks, provenWords in words where the engine
+	// makes the tokens: much more than chat templates put before each conversation.
 	provenBlocks = 4
 	provenWords  = 256
 )
 
-// saltGuard admits requests under cache salts to an engine. Each way to the engine is proven by itself, since an
-// engine may heed a salt in one of its APIs and ignore it in another.
+// saltGuard admits requests with cache salts to an engine. Each route is proven separately, since an engine
+// may honor a salt in one of its APIs and ignore it in another.
 type saltGuard struct {
-	patience time.Duration // saltPatience
-	least    time.Duration // saltLeast
-	wake     chan struct{} // of capacity 1: a proof is wanted
+	patience time.Duration // saltWait
+	least    time.Duration // saltRetryMin
+	wake     chan struct{} // of capacity 1: a proof is due
 	mu       struct {
 		sync.Mutex
 		ways    map[string]*saltWay
-		life    uint64        // counts doubts: a proof is of the life in which it began
-		changed chan struct{} // closed with the next change of a state
+		life    uint64        // incremented by invalidateProofs: a proof is valid for the incarnation in which it started
+		changed chan struct{} // closed at the next change of a state
 	}
 }
 
-// saltWay is the account of one way.
+// saltRoute is the state of one route.
 type saltWay struct {
 	state  saltState
-	fixed  bool // the adapter knows the state: nothing is proven
+	fixed  bool // the adapter knows the state: no proof is needed
 	wanted bool
-	proofs int // that showed nothing
+	proofs int // inconclusive ones
 }
 
-// wants reports whether a proof is due.
+// needsProof reports whether a proof is due.
 func (w *saltWay) wants() bool {
 	return w.wanted && !w.fixed && (w.state == saltsUntested || w.state == saltsUnproven && w.proofs < saltProofs)
 }
@@ -112,7 +119,7 @@ func newSaltGuard(cfg *Config) *saltGuard {
 	return g
 }
 
-// state returns what is known of a way; a way that does not exist is untested.
+// routeState returns the state of a route; a route that does not exist is untested.
 func (g *saltGuard) state(way string) (saltState, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,7 +130,8 @@ func (g *saltGuard) state(way string) (saltState, <-chan struct{}) {
 	return w.state, g.mu.changed
 }
 
-// refused returns a way by which requests under salts are refused: main, or the first that was proven.
+// refusedRoute returns a route on which requests with salts are refused: main, or else the first one in order
+// of name that was proven.
 func (g *saltGuard) refused(main string) (way string, state saltState, found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +145,7 @@ func (g *saltGuard) refused(main string) (way string, state saltState, found boo
 	return way, state, found
 }
 
-// want asks for the proof of a way, if it is not known.
+// requestProof asks for the proof of a route, unless its state is known.
 func (g *saltGuard) want(way string) {
 	g.mu.Lock()
 	w := g.mu.ways[way]
@@ -158,8 +166,8 @@ func (g *saltGuard) poke() {
 	}
 }
 
-// settle enters the result of a proof, and reports whether it is another one than before. A proof that began before
-// the last doubt shows nothing.
+// recordProof sets the result of a proof, and reports whether the state changed. It ignores a proof that
+// started before the last invalidateProofs.
 func (g *saltGuard) settle(way string, life uint64, state saltState) (news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -181,11 +189,11 @@ func (g *saltGuard) changeLocked() {
 	g.mu.changed = make(chan struct{})
 }
 
-// doubt forgets all proofs: the engine may have been started anew, as another version perhaps.
+// invalidateProofs discards all proofs: the engine may have restarted, perhaps as another version.
 func (g *saltGuard) doubt() {
 	g.mu.Lock()
 	g.mu.life++
-	for _, w := range g.mu.ways { // each by itself
+	for _, w := range g.mu.ways { // each independently
 		if !w.fixed {
 			w.state, w.proofs = saltsUntested, 0
 		}
@@ -195,7 +203,7 @@ func (g *saltGuard) doubt() {
 	g.poke()
 }
 
-// due returns the ways that want a proof, ascending, and in which life of the engine.
+// dueRoutes returns the routes that need a proof, ascending, and the current incarnation of the engine.
 func (g *saltGuard) due() (ways []string, life uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -208,8 +216,9 @@ func (g *saltGuard) due() (ways []string, life uint64) {
 	return ways, g.mu.life
 }
 
-// admitSalt returns nil if requests under salt may go to the engine by way. It waits a while for a proof that has not
-// ended. The error is Ineligible, about cache_salt: another worker's engine may keep salts apart.
+// admitSalt returns nil if requests with salt may be sent to the engine by route. It waits for a running
+// proof, at most saltWait. The error is Ineligible, about cache_salt: another worker's engine may isolate
+// salts.
 func (b *Base) admitSalt(ctx context.Context, way, salt string) error {
 	if salt == "" {
 		return nil
@@ -241,13 +250,13 @@ func (b *Base) admitSalt(ctx context.Context, way, salt string) error {
 	return f
 }
 
-// whyNoSalts says why requests under salts are refused, and what to do.
+// saltRefusal returns why requests with salts are refused, and the remedy.
 func (b *Base) whyNoSalts(way string, state saltState) string {
 	what, remedy := b.saltFinding(way, state)
 	return what + "; " + remedy
 }
 
-// saltFinding says what was found of the salts of a way, and what to do.
+// saltFinding returns the finding for a route, and the remedy.
 func (b *Base) saltFinding(way string, state saltState) (what, remedy string) {
 	by := ""
 	if way != wayTokens && way != wayFeatures {
@@ -268,7 +277,7 @@ func (b *Base) saltFinding(way string, state saltState) (what, remedy string) {
 	return what, remedy
 }
 
-// wayOf is the way of a request.
+// saltRouteOf returns the route of a request.
 func (b *Base) wayOf(req *engine.Request) string {
 	if len(req.Features) > 0 && b.cfg.Features != nil {
 		return wayFeatures
@@ -276,7 +285,8 @@ func (b *Base) wayOf(req *engine.Request) string {
 	return wayTokens
 }
 
-// mainWay is the way that is proven first: where the prompt of a proof is tokens, if there is such a way.
+// mainRoute returns the route that is proven first: one where the prompt of a proof is tokens, if there is
+// one.
 func (b *Base) mainWay() string {
 	switch {
 	case b.cfg.Dialect != nil || len(b.cfg.Passes) == 0:
@@ -287,7 +297,8 @@ func (b *Base) mainWay() string {
 	return b.cfg.Passes[0]
 }
 
-// noSalts warns of an engine that serves no requests under salts by its main way, or by one that somebody wanted.
+// saltWarnings warns of an engine that serves no requests with salts on its main route, or on another one
+// that was requested.
 func (b *Base) noSalts() []engine.Warning {
 	way, state, found := b.salts.refused(b.mainWay())
 	if !found {
@@ -297,7 +308,7 @@ func (b *Base) noSalts() []engine.Warning {
 	return []engine.Warning{{Code: engine.WarnSalts, Detail: "requests with cache_salt are refused: " + what, Remedy: remedy}}
 }
 
-// watchSalts proves what is wanted until ctx ends.
+// watchSalts runs due proofs until ctx ends.
 func (b *Base) watchSalts(ctx context.Context) {
 	if way := b.mainWay(); b.cfg.ProveSalts {
 		b.salts.want(way)
@@ -328,8 +339,8 @@ func (b *Base) watchSalts(ctx context.Context) {
 	}
 }
 
-// proveSalts proves one way in a life of the engine, and enters what comes of it; a way whose engine did not answer
-// stays as it is.
+// proveSalts proves one route for an incarnation of the engine, and records the result; if the engine did not
+// answer, the state stays.
 func (b *Base) proveSalts(ctx context.Context, way string, life uint64) {
 	if b.health.down() != nil {
 		return
@@ -348,20 +359,22 @@ func (b *Base) proveSalts(ctx context.Context, way string, life uint64) {
 	}
 }
 
-// tellRefused logs that requests under salts are refused by a way.
+// logSaltRefusal logs that requests with salts are refused on a route.
 func (b *Base) tellRefused(way string, state saltState) {
 	what, remedy := b.saltFinding(way, state)
 	b.log.Warn("requests with a cache salt are refused", "way", cmp.Or(way, "tokens"), "reason", what, "remedy", remedy)
 }
 
-// saltAnswers are the cached tokens that the answers of a proof reported; engine.CachedUnknown is none.
+// saltProof holds the cached tokens reported by the responses of a proof; engine.CachedUnknown if not
+// reported.
 type saltAnswers struct {
-	first, again int // of one prompt under one salt
-	other, none  int // the same prompt under another salt, and without one
-	last         int // the same prompt under the first salt once more
+	first, again int // of one prompt with one salt
+	other, none  int // the same prompt with another salt, and without one
+	last         int // the same prompt with the first salt once more
 }
 
-// state returns what the answers show. Half of the prompt is far more than chance or a chat template makes equal.
+// verdict returns the resulting state. Half of the prompt is far more than can be equal by chance or through
+// a chat template.
 func (a *saltAnswers) state() saltState {
 	half := (a.again + 1) / 2
 	switch {
@@ -369,13 +382,13 @@ func (a *saltAnswers) state() saltState {
 		return saltsUnproven
 	case a.other >= half || a.none >= half:
 		return saltsShared
-	case a.last < half: // what was cached is gone, so that the others could not find it
+	case a.last < half: // the cached blocks are gone, so that the other requests could not find them
 		return saltsUnproven
 	}
 	return saltsApart
 }
 
-// testSalts asks the engine for a token after a random prompt, under salts that nobody else has.
+// runSaltProof asks the engine for a token after a random prompt, with random salts.
 func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 	ask, err := b.saltQuestion(way)
 	if err != nil {
@@ -388,7 +401,7 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 		cached *int
 	}{{one, &a.first}, {one, &a.again}, {other, &a.other}, {"", &a.none}, {one, &a.last}}
 	if way == wayTokens && b.cache.slots() {
-		questions = questions[:4] // the prompt without a salt may have been computed where the first one was
+		questions = questions[:4] // the prompt without a salt may have been computed in the slot of the first one
 	}
 	for _, q := range questions {
 		*q.cached, err = b.askOfProof(ctx, way, q.salt, ask)
@@ -409,7 +422,7 @@ func (b *Base) testSalts(ctx context.Context, way string) (saltState, error) {
 	return a.state(), nil
 }
 
-// askOfProof asks one question of a proof, of which no load is told.
+// probeSalt makes one request of a proof, which is not counted as load.
 func (b *Base) askOfProof(ctx context.Context, way, salt string, ask func(context.Context, string) (int, error)) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, saltTimeout)
 	defer cancel()
@@ -417,8 +430,8 @@ func (b *Base) askOfProof(ctx context.Context, way, salt string, ask func(contex
 	return ask(ctx, salt)
 }
 
-// saltQuestion returns what asks for one token by a way, after the same prompt each time and under a salt, and returns
-// how many tokens of the prompt the engine had cached.
+// saltProbe returns a function that asks for one token by a route, after the same prompt each time and with a
+// salt, and that returns how many tokens of the prompt the engine had cached.
 func (b *Base) saltQuestion(way string) (func(ctx context.Context, salt string) (cached int, err error), error) {
 	d := b.cfg.Dialect
 	switch way {
@@ -438,8 +451,8 @@ func (b *Base) saltQuestion(way string) (func(ctx context.Context, salt string) 
 	by, prompt := b, b.randomPrompt()
 	b.cache.probed(prompt)
 	if !b.cache.slots() {
-		// The account of an engine with slots has part in keeping salts apart, and is proven with it. Others, and what
-		// is known of their caches, have nothing of the proof.
+		// With slots the cache tracker takes part in the isolation of salts, and is tested with the engine.
+		// Without slots the proof must not touch the tracker.
 		var err error
 		by, err = New(Config{Card: b.cfg.Card, Client: b.cfg.Client, Dialect: d, Choices: OneByOne, Legs: b.cfg.Legs, Cached: b.cfg.Cached})
 		if err != nil {
@@ -449,13 +462,13 @@ func (b *Base) saltQuestion(way string) (func(ctx context.Context, salt string) 
 	return func(ctx context.Context, salt string) (int, error) { return by.askSalted(ctx, prompt, salt) }, nil
 }
 
-// randomPrompt returns tokens that no other prompt begins with.
+// randomPrompt returns tokens that share no prefix with other prompts.
 func (b *Base) randomPrompt() []kv.Token {
 	card := &b.cfg.Card
 	prompt := make([]kv.Token, min(provenBlocks*card.BlockSize+1, max(card.ContextLength-2, 1)))
 	least, most := 1, min(card.VocabSize, commonTokens)
 	if most == commonTokens {
-		least = commonTokens / 10 // below are special tokens of some models
+		least = commonTokens / 10 // lower ids are special tokens of some models
 	}
 	draw := randomSource()
 	for i := range prompt {
@@ -464,10 +477,10 @@ func (b *Base) randomPrompt() []kv.Token {
 	return prompt
 }
 
-// commonTokens is a bound of the tokens that prompts are made of which mean nothing.
+// commonTokens bounds the ids in random prompts.
 const commonTokens = 1000
 
-// randomText returns words that no other text begins with.
+// randomText returns words that share no prefix with other texts.
 func (b *Base) randomText() string {
 	card := &b.cfg.Card
 	words := min(max(provenBlocks*card.BlockSize, provenWords), max(card.ContextLength/4, 1))
@@ -485,7 +498,7 @@ func randomSource() splitmix.Source {
 	return splitmix.Source(binary.LittleEndian.Uint64(seed[:]))
 }
 
-// askSalted asks for one token after a prompt.
+// probeTokens asks for one token after a prompt.
 func (b *Base) askSalted(ctx context.Context, prompt []kv.Token, salt string) (cached int, err error) {
 	req := &engine.Request{
 		ID: "penstock-salts", Attempt: 1, Choices: 1, Logprobs: -1, Model: b.cfg.Card.Name, Prompt: prompt,
@@ -502,7 +515,7 @@ func (b *Base) askSalted(ctx context.Context, prompt []kv.Token, salt string) (c
 	return cached, b.generate(ctx, a)
 }
 
-// passSalted asks for one token in a request as clients write them.
+// probePassthrough asks for one token in a request of a client's form.
 func (b *Base) passSalted(ctx context.Context, path string, prompt []byte, salt string) (cached int, err error) {
 	body, err := saltBody(path, b.upstream(""), prompt, salt)
 	if err != nil {
@@ -519,8 +532,8 @@ func (b *Base) passSalted(ctx context.Context, path string, prompt []byte, salt 
 	return said.cached, nil
 }
 
-// saltBody is the body of a request that asks for one token after a prompt, which is JSON: tokens for completions, else
-// a text.
+// saltBody returns the body of a request for one token after a prompt, which is JSON: tokens for completions,
+// else a text.
 func saltBody(path, model string, prompt []byte, salt string) ([]byte, error) {
 	body := fmt.Appendf(nil, `{"model":%s,"stream":false`, quote(model))
 	switch path {

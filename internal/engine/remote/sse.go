@@ -10,17 +10,17 @@ import (
 // MaxEvent bounds one event of a stream in bytes.
 const MaxEvent = 8 << 20
 
-// errLong says that an event is over MaxEvent.
+// errLong says that an event exceeds MaxEvent.
 var errLong = errors.New("an event of the stream is longer than 8 MiB")
 
-// Events reads a stream of server-sent events: lines that end with LF or CRLF, comments,
-// fields in any order, data in several lines. It keeps one buffer and allocates nothing per
-// event. Create it with [NewEvents] and Release it.
+// EventReader reads a stream of server-sent events: lines that end with LF or CRLF, comments, fields in any
+// order, data in several lines. It keeps one buffer and allocates nothing per event. Create it with
+// [NewEventReader] and Release it.
 type Events struct {
 	src io.Reader
 	buf []byte
-	at  int // where what was not given out begins
-	end int // of what was read into buf
+	at  int // start of the bytes not yet returned
+	end int // end of the bytes read into buf
 	eof error
 
 	name, data, raw []byte
@@ -29,12 +29,12 @@ type Events struct {
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
 
-// NewEvents returns a reader of the events in src.
+// NewEventReader returns a reader of the events in src.
 func NewEvents(src io.Reader) *Events {
 	return &Events{src: src, buf: *buffers.Get().(*[]byte)}
 }
 
-// Release gives the buffer back. Nothing of the events may be used after it.
+// Release returns the buffer to the pool. Nothing of the events may be used after it.
 func (e *Events) Release() {
 	if cap(e.buf) <= 1<<20 {
 		b := e.buf[:cap(e.buf)]
@@ -46,13 +46,13 @@ func (e *Events) Release() {
 // Name returns the last event's name; empty if it has none. It is valid until Next.
 func (e *Events) Name() []byte { return e.name }
 
-// Raw returns the bytes of the last event, the empty line that ends it included and comments
-// left out. They are valid until Next.
+// RawEvent returns the bytes of the last event, with the empty line that ends it and without comments. They
+// are valid until Next.
 func (e *Events) Raw() []byte { return e.raw }
 
-// Next returns the data of the next event that has any, or is named, valid until the next call:
-// io.EOF at the stream's end, any other error if it broke off. An event that the stream's end
-// cut short counts.
+// Next returns the data of the next event that has data or a name, valid until the next call. The error is
+// io.EOF at the stream's end, any other error if the stream broke off. An event cut short by the stream's end
+// counts.
 func (e *Events) Next() ([]byte, error) {
 	for {
 		ok, err := e.event()
@@ -62,8 +62,8 @@ func (e *Events) Next() ([]byte, error) {
 	}
 }
 
-// More reports whether Next will return without reading: another event is at hand. It may say
-// no of one that is.
+// HasBuffered reports whether Next will return without reading, because another event is buffered. It may
+// return false for some buffered events.
 func (e *Events) More() bool {
 	rest := e.buf[e.at:e.end]
 	return bytes.HasPrefix(rest, dataField) && bytes.Contains(rest, blank)
@@ -71,15 +71,15 @@ func (e *Events) More() bool {
 
 var dataField, blank = []byte("data:"), []byte("\n\n")
 
-// span is a part of the buffer, from the beginning of the event.
+// byteRange is a part of the buffer, relative to the start of the event.
 type span struct{ from, to int }
 
-// event reads up to an empty line. ok is false if there was nothing to give out.
+// readEvent reads up to an empty line. ok is false if there was nothing to return.
 func (e *Events) event() (ok bool, err error) {
 	e.name, e.data, e.raw = nil, nil, nil
 	var name, data span
 	var fields, hasData, several bool
-	off := 0 // of the line, from the beginning of the event
+	off := 0 // of the line, relative to the start of the event
 	for {
 		n, width, err := e.line(off)
 		if err != nil && (err != io.EOF || !fields) {
@@ -103,7 +103,7 @@ func (e *Events) event() (ok bool, err error) {
 		case line[0] == ':' && !fields: // a comment before an event
 			e.at += width
 			continue
-		case line[0] == ':': // one inside is taken out, so that Raw has none
+		case line[0] == ':': // a comment inside an event is removed, so that RawEvent has none
 			copy(e.buf[e.at+off:], e.buf[e.at+off+width:e.end])
 			e.end -= width
 			continue
@@ -127,7 +127,7 @@ func (e *Events) event() (ok bool, err error) {
 	}
 }
 
-// field splits a line at its colon, and leaves out one space after it.
+// splitField splits a line at its colon, and drops one space after it.
 func field(line []byte) (key, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i < 0 {
@@ -140,8 +140,8 @@ func field(line []byte) (key, value []byte) {
 	return line[:i], value
 }
 
-// line returns the length of the line that begins at off, without its end and with it. A last
-// line that nothing ends counts; after it comes io.EOF.
+// readLine returns the length of the line at off, without its end and with it. A last line without an end
+// counts; after it comes io.EOF.
 func (e *Events) line(off int) (n, width int, err error) {
 	for seen := off; ; {
 		if i := bytes.IndexByte(e.buf[e.at+seen:e.end], '\n'); i >= 0 {
@@ -168,8 +168,8 @@ func (e *Events) line(off int) (n, width int, err error) {
 	return n, width, nil
 }
 
-// fill reads more, and makes room for it first: by moving what is left to the front, and
-// when that is all of the buffer, by doubling it.
+// fillBuffer reads more, and makes room for it first: it moves the rest to the front or, if the rest fills
+// the buffer, doubles the buffer.
 func (e *Events) fill() error {
 	if e.end == len(e.buf) {
 		switch {

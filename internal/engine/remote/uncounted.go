@@ -9,14 +9,14 @@ import (
 	"penstock/internal/engine"
 )
 
-// maxWhy bounds what a warning quotes of a checkpoint, in bytes.
+// maxWhy bounds a warning's quote from a checkpoint, in bytes.
 const maxWhy = 160
 
-// RemedyUncounted is what to do about an engine which does not say how its prompts show media.
+// UncountedRemedy is the remedy for an engine which does not say how its prompts show media.
 const RemedyUncounted = "serve the model with vLLM, whose --enable-scale-out lets frontends with --preprocess engine ask it, or a model that docs/media-tokens.md lists"
 
-// Uncounted warns of the kinds of media that the card's model sees and which are not found in prompts made
-// here, so that requests are routed by the text before them; nil if there are none.
+// UncountedMedia warns of the kinds of media which the card's model takes but which prompts made here do not
+// show, so that requests are routed by the text before them; nil if there are none.
 func (o *Opening) Uncounted(card *engine.Card, remedy string) []engine.Warning {
 	if o.EnginePrompts || o.MediaKeys == MediaKeysOff || o.Tokenizer.Kind == engine.TokenizerOfEngine {
 		return nil
@@ -41,7 +41,7 @@ func (o *Opening) Uncounted(card *engine.Card, remedy string) []engine.Warning {
 	}}
 }
 
-// whyUncounted returns why media of a kind are not found in prompts made here; "" if they are.
+// uncountedReason returns why prompts made here do not show media of a kind; "" if they do.
 func (o *Opening) whyUncounted(kind media.Kind) string {
 	if o.Family == nil {
 		return o.NoFamily

@@ -10,17 +10,16 @@ import (
 	"penstock/internal/backoff"
 )
 
-// The times between two questions to an engine that is loading, and between two lines in
-// the log about it.
+// The intervals of probes of an engine that is loading, and of log lines about it.
 const (
 	loadingLeast = 100 * time.Millisecond
 	loadingMost  = 2 * time.Second
 	loadingSay   = 15 * time.Second
 )
 
-// Await asks until the engine answers: ask is repeated while it returns Unavailable errors, as
-// engines that load their model refuse connections or answer 503. After spec.Patience, or when ctx
-// ends, its last error says why.
+// AwaitEngine calls ask until the engine answers: it repeats ask while this returns Unavailable or Overloaded
+// errors, since engines that load their model refuse connections or answer 503. After spec.LoadTimeout, or
+// when ctx ends, the error includes the last error of ask.
 func Await(ctx context.Context, spec *Spec, log *slog.Logger, ask func(context.Context) error) error {
 	began, said := time.Now(), time.Now()
 	for wait := loadingLeast; ; wait = min(2*wait, loadingMost) {
