@@ -10,10 +10,10 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// maxSalt is how long a cache salt may be, in characters.
+// maxSalt is the largest length of a cache salt in bytes.
 const maxSalt = 1024
 
-// appendHead appends what both ways of asking for tokens begin with.
+// appendHead appends the start of the body of both dialects.
 func appendHead(b []byte, model string, p *remote.Part) ([]byte, error) {
 	b = append(b, `{"model":`...)
 	b = strictjson.AppendString(b, model)
@@ -28,8 +28,8 @@ func appendHead(b []byte, model string, p *remote.Part) ([]byte, error) {
 	return b, nil
 }
 
-// appendSampling appends the parameters that both ways name alike. All are written, whatever their
-// values: what is left out would be the checkpoint's recommendation.
+// appendSampling appends the parameters that both dialects name alike. It writes all of them, since the
+// server would take the checkpoint's recommendation for a missing one.
 func appendSampling(b []byte, p *remote.Part) []byte {
 	s := &p.Request.Sampling
 	b = field(b, "temperature", s.Temperature)
@@ -95,8 +95,8 @@ func appendBias(b []byte, bias []engine.TokenBias) []byte {
 	return append(b, '}')
 }
 
-// mostLikely puts the alternatives from from on in order, best first, and leaves n of them: the
-// server lists the token drawn among them even where it is none of the n.
+// sortTop sorts the alternatives in top, best first, and keeps at most n: the server also lists the drawn
+// token if it is not among the n best.
 func mostLikely(top []engine.TokenLogprob, n int) []engine.TokenLogprob {
 	slices.SortStableFunc(top, func(a, b engine.TokenLogprob) int {
 		switch {
@@ -110,7 +110,7 @@ func mostLikely(top []engine.TokenLogprob, n int) []engine.TokenLogprob {
 	return top[:min(len(top), max(n, 0))]
 }
 
-// finishOf reads why a choice ended.
+// parseFinish parses a finish_reason.
 func finishOf(reason []byte) (engine.Finish, error) {
 	switch string(reason) {
 	case "null", "":

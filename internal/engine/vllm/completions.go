@@ -9,14 +9,14 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// completions asks for tokens by /v1/completions, whose prompt may be token ids and which
-// returns token ids when asked to (return_token_ids, vLLM 0.10.2).
+// completionsDialect asks for tokens by /v1/completions, whose prompt may be token ids and which returns
+// token ids on request (return_token_ids, vLLM 0.10.2).
 type completions struct {
 	e      *Engine
 	pinned []string
 }
 
-// Call implements [remote.Dialect].
+// BuildCall implements [remote.Dialect].
 func (c *completions) Call(p *remote.Part, call *remote.Call) error {
 	call.Path, call.Headers = pathCompletions, c.pinned
 	b, err := appendHead(call.Large.B, c.e.upstream(p.Request.Salt.LoRA), p)
@@ -42,13 +42,13 @@ func (c *completions) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// Event implements [remote.Dialect].
+// HandleEvent implements [remote.Dialect].
 func (c *completions) Event(p *remote.Part, data []byte) error {
 	return event(p, data, completionLogprobs)
 }
 
-// logprobForm is how a path writes log-probabilities. It is no function, so that the cursor of an
-// event stays on the stack.
+// logprobFormat is how a path writes log-probabilities. It is not a function, so that the cursor of an event
+// stays on the stack.
 type logprobForm int
 
 const (
@@ -64,10 +64,10 @@ func (f logprobForm) read(c *remote.Cursor, p *remote.Part) {
 	}
 }
 
-// done is the data of a stream's last event.
+// doneMarker is the data of a stream's last event.
 const done = "[DONE]"
 
-// event reads a chunk of either way: choices with token ids, the usage at the end, or an error.
+// handleChunk reads a chunk of either path: choices with token ids, the usage at the end, or an error.
 func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	if string(data) == done {
 		return io.EOF
@@ -84,7 +84,7 @@ func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "choices":
-			plain = plain && choice == noChoice // it comes once
+			plain = plain && choice == noChoice // it appears once
 			var err error
 			if choice, err = choices(&c, p, logprobs); err != nil {
 				return err
@@ -113,11 +113,11 @@ func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 	return nil
 }
 
-// noChoice is in place of the number of a chunk's choice, if it has not one that goes on.
+// noChoice stands for the index of a chunk's choice if there is not exactly one unfinished choice.
 const noChoice = -1
 
-// choices reads the choices of a chunk and delivers each. If there is one, and it goes on, its
-// number is returned.
+// readChoices reads the choices of a chunk and delivers each. If there is exactly one and it is not finished,
+// its index is returned.
 func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, err error) {
 	only = noChoice
 	if c.Null() {
@@ -161,7 +161,7 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, 
 			return only, err
 		}
 		if !ids && finish == engine.NotFinished {
-			continue // an old version, which gives text alone: what is missing shows at the end
+			continue // an old version returns only text: the missing tokens show at the end
 		}
 		if err := p.Deliver(int(index), p.Tokens, aligned(p), finish); err != nil {
 			return only, err
@@ -176,7 +176,7 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, 
 	return only, nil
 }
 
-// aligned returns the log-probabilities of p.Tokens, each with its token's id.
+// alignLogprobs returns the log-probabilities of p.Tokens, each with its token's id.
 func aligned(p *remote.Part) []engine.Logprob {
 	if p.Request.Logprobs < 0 {
 		return nil
@@ -231,7 +231,7 @@ func readTop(c *remote.Cursor, p *remote.Part, l *engine.Logprob) {
 	setTop(p, l, from)
 }
 
-// setTop gives l the alternatives in p.Top from from on.
+// setTop sets the alternatives of l to the entries of p.Top at from and after it.
 func setTop(p *remote.Part, l *engine.Logprob, from int) {
 	n := p.Request.Logprobs
 	if n == 0 || len(p.Top) == from {
@@ -241,10 +241,10 @@ func setTop(p *remote.Part, l *engine.Logprob, from int) {
 	l.Top = mostLikely(p.Top[from:], n)
 }
 
-// logprob is v as a client may get it: never above 0, nor infinite.
+// clampLogprob returns v as a valid log-probability: not above 0, nor infinite.
 func logprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
 
-// usage returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
+// readCachedTokens returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
 func usage(c *remote.Cursor) int {
 	cached := engine.CachedUnknown
 	for c.Open('{'); c.More('}'); {
@@ -267,7 +267,7 @@ func usage(c *remote.Cursor) int {
 	return cached
 }
 
-// tokenOf is an id that the server says; one that is none is outside every vocabulary.
+// toToken returns n as a token id; an invalid n becomes an id outside every vocabulary.
 func tokenOf(n int64) kv.Token {
 	if n < 0 || n > math.MaxUint32 {
 		return math.MaxUint32

@@ -8,16 +8,15 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// generate asks for tokens by /inference/v1/generate, the server's interface for tokens alone: it
-// is all there is of one that was started with --tokens-only, and off in others unless they were
-// started with --enable-scale-out. It is asked for one choice at a time: some versions
-// lose count of several in a stream.
+// generateDialect asks for tokens by /inference/v1/generate, the server's interface for tokens only. It is
+// the only one of a server started with --tokens-only; other servers have it only with --enable-scale-out.
+// Each call asks for one choice: some versions mix up several choices in a stream.
 type generate struct {
 	e      *Engine
 	pinned []string
 }
 
-// Call implements [remote.Dialect].
+// BuildCall implements [remote.Dialect].
 func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 	call.Path, call.Headers = pathGenerate, g.pinned
 	b, err := appendHead(call.Large.B, g.e.upstream(p.Request.Salt.LoRA), p)
@@ -32,7 +31,8 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 		if c.Skip(); c.End() != nil || features[0] != '{' {
 			return engine.RefuseFeatures(c.Err())
 		}
-		// They say where the prompt shows what. That it goes on behind them with output changes nothing.
+		// Features include the media's positions in the prompt. Output appended to the prompt does not move
+		// them.
 		b = append(append(slices.Grow(b, len(features)+(1<<10)), `,"features":`...), features...)
 	}
 	b = append(b, `,"sampling_params":{"n":1,"detokenize":false`...)
@@ -41,7 +41,7 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 		b = whereWhole(b, "logprobs", int64(n))
 	}
 	if g := p.Request.Guide; g != nil {
-		// The schema is a text here.
+		// The schema is a string here.
 		b = append(b, `,"structured_outputs":{"json":`...)
 		b = append(strictjson.AppendString(b, g.Schema), '}')
 	}
@@ -49,7 +49,7 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// Event implements [remote.Dialect].
+// HandleEvent implements [remote.Dialect].
 func (g *generate) Event(p *remote.Part, data []byte) error { return event(p, data, tokenLogprobs) }
 
 // readTokenLogprobs reads {"content":[{"token_id":5,"logprob":-0.1,"top_logprobs":[{"token_id":5,"logprob":-0.1}]}]};
@@ -87,7 +87,7 @@ func readTokenLogprobs(c *remote.Cursor, p *remote.Part) {
 	}
 }
 
-// readAlternative reads one of the most likely tokens.
+// readAlternative reads one alternative token.
 func readAlternative(c *remote.Cursor) (t engine.TokenLogprob) {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {

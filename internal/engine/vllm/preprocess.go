@@ -16,10 +16,10 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Preprocess has the server make the tokens of a text or a conversation, by /tokenize; a conversation
-// that shows images by /v1/chat/completions/render, which says where they stand, and what the processor made of them
-// if the request asks for it. The server reads the
-// names of special tokens in a text as those tokens, whether or not the request asks for it.
+// Preprocess lets the server make the tokens of a text or a conversation by /tokenize, and of a conversation
+// with images by /v1/chat/completions/render, which returns their positions and, if the request asks for it,
+// the processor's output. The server parses the names of special tokens in a text as those tokens, also if
+// the request does not ask for it.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -42,13 +42,13 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	})
 }
 
-// bare is a question for a prompt without what the processor made of its media, which is megabytes for a
-// picture: in two versions' words.
+// withoutFeatures extends a render request so that the response omits the processor's output, which has
+// megabytes for a picture. It sets the parameters of two versions.
 func bare(body []byte) []byte {
 	return append(body[:len(body)-1], `,"return_mm_kwargs":false,"mm_payload":"none"}`...)
 }
 
-// tokenize returns what to ask for the tokens of a request.
+// tokenizeRequest returns the path and the body that ask for the tokens of a request.
 func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []byte, err error) {
 	model := e.model
 	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
@@ -77,7 +77,7 @@ func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []by
 	return path, append(body, again[1:]...), nil
 }
 
-// showsMedia reports whether content parts have any that is no text.
+// showsMedia reports whether any content part is not text.
 func showsMedia(parts []byte) bool {
 	if len(parts) == 0 {
 		return false
@@ -101,13 +101,13 @@ func showsMedia(parts []byte) bool {
 	return media
 }
 
-// maxRendered bounds an answer with what a processor made of media, in bytes.
+// maxRendered bounds a render response with the processor's output, in bytes.
 const maxRendered = engine.MaxFeatures + 16<<20
 
-// errTooMuch is the error of an answer that is larger.
+// errFeaturesTooLarge is the error of a larger response.
 var errTooMuch = errors.New("vllm: more was made of media than is taken")
 
-// render asks for the tokens and reads them into p.
+// fetchPrompt asks for the tokens and reads them into p.
 func render(ctx context.Context, client *remote.Client, pinned []string, path string, body []byte, p *engine.Preprocessed) error {
 	a, err := client.Do(ctx, &remote.Call{Path: path, Body: body, Headers: pinned})
 	if err != nil {
@@ -156,8 +156,9 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 	return nil
 }
 
-// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},"kwargs_data":{"image":["…"]}},
-// and reports whether the last member has what the processor made of every object.
+// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},
+// "kwargs_data":{"image":["…"]}}, and reports whether the last member has the processor's output for every
+// object.
 func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
 	hashes, places := map[string][]uint64{}, map[string][]kv.Media{}
 	made := 0
@@ -181,7 +182,7 @@ func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
 			c.Skip()
 		}
 	}
-	for kind, at := range places { // sorted by where they begin, by the caller
+	for kind, at := range places { // the caller sorts them by their start
 		for i, m := range at {
 			if i < len(hashes[kind]) {
 				m.Hash = hashes[kind][i]

@@ -25,23 +25,23 @@ const (
 	pathMetrics     = "/metrics"
 )
 
-// passed are the paths of which clients' requests can be passed on, ascending.
+// passthroughPaths lists the paths whose client requests can be passed through, ascending.
 func passed() []string {
 	return []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
 }
 
-// defaultBlockSize is what a server is taken to have that does not tell, where it matters little.
+// defaultBlockSize is the block size assumed for a server that does not report it, where it matters little.
 const defaultBlockSize = 16
 
-// probe finds out what a server is.
+// serverProbe finds out what a server offers.
 type probe struct {
 	cfg    *Config
 	client *remote.Client
 	pinned []string
-	engine *Engine // that is being made
+	engine *Engine // being created
 	// endpoints are the ways to ask for tokens, in the order in which they are tried.
 	endpoints []endpoint
-	why       []string // they cannot be used
+	why       []string // why the endpoints cannot be used
 
 	version  string
 	base     servedModel
@@ -49,7 +49,7 @@ type probe struct {
 	adapters []string
 	cache    cacheConfig
 	dialect  remote.Dialect // nil: no tokens
-	features remote.Dialect // for requests with media that are processed; nil: none
+	features remote.Dialect // for requests with processed media; nil: not supported
 	choices  remote.Choices
 	cached   remote.Report
 	warnings []engine.Warning
@@ -61,7 +61,7 @@ type endpoint struct {
 	choices remote.Choices
 }
 
-// newProbe returns what asks the server of cfg.
+// newProbe returns a probe for the server of cfg.
 func newProbe(cfg *Config) (*probe, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
@@ -74,12 +74,12 @@ func newProbe(cfg *Config) (*probe, error) {
 	return p, nil
 }
 
-// models is the answer of /v1/models.
+// modelList is the response of /v1/models.
 type models struct {
 	Data []servedModel `json:"data"`
 }
 
-// servedModel is one of the names that a server goes by, or an adapter.
+// servedModel is one of the model's names, or an adapter.
 type servedModel struct {
 	ID          string  `json:"id"`
 	Root        string  `json:"root"`
@@ -93,7 +93,7 @@ func (m *models) read(ctx context.Context, client *remote.Client) error {
 
 func (m *servedModel) isAdapter() bool { return m.Parent != nil && *m.Parent != "" }
 
-// adapters returns the names of the LoRA adapters, ascending.
+// adapterNames returns the names of the LoRA adapters, ascending.
 func (m *models) adapters() (names []string) {
 	for i := range m.Data {
 		if m.Data[i].isAdapter() {
@@ -104,7 +104,7 @@ func (m *models) adapters() (names []string) {
 	return slices.Compact(names)
 }
 
-// lister returns how to ask which adapters there are; nil if the server takes none.
+// adapterLister returns a function that lists the adapters; nil if the server takes none.
 func (p *probe) lister() func(context.Context) ([]string, error) {
 	if len(p.adapters) == 0 && !p.cache.lora {
 		return nil
@@ -116,22 +116,22 @@ func (p *probe) lister() func(context.Context) ([]string, error) {
 	}
 }
 
-// cacheConfig is what a server says of its cache in its metrics.
+// cacheConfig is the server's report of its cache in its metrics.
 type cacheConfig struct {
 	read      bool
 	found     bool
-	blockSize int // of ours
-	own       int // tokens in a block of the engine, which ours is a multiple of
+	blockSize int // of Penstock's index
+	own       int // the engine's block size in tokens, of which blockSize is a multiple
 	blocks    int
 	caching   string // "True", "False" or ""
-	lora      bool   // it can have LoRA adapters
+	lora      bool   // it may have LoRA adapters
 }
 
 func (p *probe) warn(code, remedy, format string, args ...any) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// open finds out everything and makes the engine.
+// openEngine runs all probes and creates the engine.
 func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	return e, err
 }
 
-// findModel reads which model is served, by which names, and its adapters.
+// findModel reads the served model, its names and its adapters.
 func (p *probe) findModel(ctx context.Context) error {
 	var all models
 	if err := all.read(ctx, p.client); err != nil {
@@ -241,10 +241,10 @@ func (p *probe) findCache(ctx context.Context) error {
 	return nil
 }
 
-// maxMetrics bounds a reading of the metrics.
+// maxMetrics bounds a scrape of the metrics, in bytes.
 const maxMetrics = 8 << 20
 
-// take reads cache_config_info of a rank, or of the first.
+// parseMetrics reads the cache_config_info of a rank, or the first one.
 func (c *cacheConfig) take(text []byte, rank int) {
 	remote.Samples(text, "vllm:cache_config_info", func(s remote.Sample) {
 		if c.found || !ofRank(&s, rank) {
@@ -252,7 +252,7 @@ func (c *cacheConfig) take(text []byte, rank int) {
 		}
 		c.found = true
 		c.blockSize = whole(s.Label("block_size"))
-		// Where attention works in blocks of another size, hashes are of this one.
+		// Where attention uses blocks of another size, this is the size of hashed blocks.
 		if n := whole(s.Label("hash_block_size")); n > 0 {
 			c.blockSize = n
 		}
@@ -262,13 +262,13 @@ func (c *cacheConfig) take(text []byte, rank int) {
 	remote.Samples(text, "vllm:lora_requests_info", func(remote.Sample) { c.lora = true })
 }
 
-// ofRank reports whether a sample is of a data-parallel rank: the label "engine" has it.
+// isOfRank reports whether a sample belongs to a data-parallel rank: the label "engine" names it.
 func ofRank(s *remote.Sample, rank int) bool {
 	label := s.Label("engine")
 	return rank == remote.AnyRank || label == nil || whole(label) == rank
 }
 
-// whole reads a number that is written in digits; 0 if it is none.
+// parseDigits parses a number written in digits; 0 if it is not one.
 func whole(b []byte) int {
 	n := 0
 	for _, d := range b {
@@ -282,7 +282,7 @@ func whole(b []byte) int {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// card describes the model.
+// buildCard describes the model.
 func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
@@ -307,10 +307,10 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// reusesNothing reports whether the server says that its prefix caching is off.
+// isPrefixCacheOff reports whether the server says that its prefix caching is off.
 func (p *probe) reusesNothing() bool { return strings.EqualFold(p.cache.caching, "false") }
 
-// salts is what is known of the server's salts: where it reuses nothing, there is nothing to prove.
+// saltSupport returns what is known of the server's salts: without a prefix cache there is nothing to prove.
 func (p *probe) salts() remote.Salts {
 	if p.reusesNothing() {
 		return remote.SaltsMoot
@@ -318,7 +318,7 @@ func (p *probe) salts() remote.Salts {
 	return remote.SaltsUnknown
 }
 
-// source is where knowledge of the server's cache comes from.
+// cacheSource returns the source of knowledge about the server's cache.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	spec := &p.cfg.Spec
 	switch {
@@ -341,7 +341,7 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	return remote.Shadow(model), nil
 }
 
-// findTokens finds out whether the server takes and gives tokens, and where.
+// findTokenDialect finds out whether and by which path the server takes and returns tokens.
 func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
 	if p.cfg.Spec.Mode == remote.ModePass || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil
@@ -365,8 +365,7 @@ func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
 	return nil
 }
 
-// try asks for one token, twice after the same prompt, to see tokens and whether the second
-// time is known to have come from the cache.
+// tryDialect asks for one token, to find out whether the server returns token ids.
 func (p *probe) try(ctx context.Context, card *engine.Card, d remote.Dialect) (ok bool, err error) {
 	seen, err := remote.Ask(ctx, p.client, card, d, p.prompt(card))
 	if err != nil {
@@ -385,7 +384,7 @@ func (p *probe) try(ctx context.Context, card *engine.Card, d remote.Dialect) (o
 	return seen.Tokens > 0, nil
 }
 
-// prompt is what the server is asked to go on from: two blocks and one token of no meaning.
+// probePrompt returns the prompt of probes: two blocks and one token without meaning.
 func (p *probe) prompt(card *engine.Card) []kv.Token {
 	n := min(2*card.BlockSize+1, card.ContextLength-2)
 	prompt := make([]kv.Token, max(n, 1))
@@ -395,8 +394,8 @@ func (p *probe) prompt(card *engine.Card) []kv.Token {
 	return prompt
 }
 
-// findReport finds out whether cached tokens are reported: the prompt that was asked about a
-// moment ago is in the cache now.
+// findCachedReporting finds out whether the server reports cached tokens: the prompt of the previous probe is
+// now in the cache.
 func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
 	seen, err := remote.Ask(ctx, p.client, card, p.dialect, p.prompt(card))
 	switch {
@@ -412,7 +411,7 @@ func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
 	return nil
 }
 
-// scraper reads the server's load; nil if it has no metrics.
+// loadScraper returns a function that reads the server's load; nil if it has no metrics.
 func (p *probe) scraper() func(context.Context, *remote.Gauges) error {
 	if !p.cache.read {
 		return nil
@@ -424,7 +423,7 @@ func (p *probe) scrape(ctx context.Context, g *remote.Gauges) error {
 	return p.client.Scrape(ctx, pathMetrics, func(text []byte) { gauges(text, p.cfg.Spec.Rank, g) })
 }
 
-// gauges reads the load of a rank, or of all of them, and the adapters in memory.
+// parseGauges reads the load of a rank, or of all ranks, and the adapters in memory.
 func gauges(text []byte, rank int, g *remote.Gauges) {
 	ranks, newest := 0, 0.0
 	remote.Samples(text, "vllm:", func(s remote.Sample) {
@@ -443,7 +442,7 @@ func gauges(text []byte, rank int, g *remote.Gauges) {
 			g.Tokens += uint64(max(s.Value, 0))
 		case "vllm:num_preemptions_total":
 			g.Preemptions += uint64(max(s.Value, 0))
-		case "vllm:lora_requests_info": // each set of names is a series of its own, its value when it was so
+		case "vllm:lora_requests_info": // each set of names is a series of its own; its value is a time stamp
 			if s.Value >= newest {
 				newest = s.Value
 				g.Adapters = appendNames(g.Adapters[:0], s.Label("running_lora_adapters"))
@@ -455,7 +454,7 @@ func gauges(text []byte, rank int, g *remote.Gauges) {
 	}
 }
 
-// appendNames appends the names of a list with commas, each once.
+// appendNames appends the names of a comma-separated list, each once.
 func appendNames(dst []string, list []byte) []string {
 	for name := range strings.SplitSeq(string(list), ",") {
 		if name = strings.TrimSpace(name); name != "" && !slices.Contains(dst, name) {

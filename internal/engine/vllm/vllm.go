@@ -1,6 +1,6 @@
-// Package vllm adapts a running vLLM server to the contract of engines: tokens in and tokens out
-// over /v1/completions, or /inference/v1/generate where that is all there is; clients' requests as
-// they are; prompts by /tokenize; the cache by its published events.
+// Package vllm adapts a running vLLM server to the contract of engines: tokens in and out over
+// /v1/completions or, if the server has only that, /inference/v1/generate; passthrough of clients' requests;
+// prompts by /tokenize; cache content by its published events.
 package vllm
 
 import (
@@ -12,13 +12,13 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// Config says which server, and what is known here of its model.
+// Config names the server and what is known of its model.
 type Config = remote.Opening
 
 // Engine is a vLLM server as an engine. Open it with [Open].
 type Engine struct {
 	*remote.Base
-	model  string // what the server calls it
+	model  string // the server's name of it
 	spec   remote.Spec
 	client *remote.Client
 }
@@ -37,9 +37,8 @@ var (
 	_ remote.Dialect        = (*generate)(nil)
 )
 
-// Open asks the server what it serves and what it can do, waiting while it loads its model, and
-// returns an engine that does nothing until Run. An error says what to set; one that is Unavailable
-// is of a server that did not answer.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. An error says what to set; an Unavailable one means that the server did not answer.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	p, err := newProbe(&cfg)
 	if err != nil {
@@ -53,7 +52,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// pin are the headers that pin a call to a data-parallel rank.
+// rankHeaders returns the headers that pin a call to a data-parallel rank.
 func pin(spec *remote.Spec) []string {
 	if spec.Rank == remote.AnyRank || spec.Ranks <= 1 {
 		return nil
@@ -61,7 +60,7 @@ func pin(spec *remote.Spec) []string {
 	return []string{"X-data-parallel-rank", itoa(spec.Rank)}
 }
 
-// upstream is what the server calls the model of a request: an adapter by its own name.
+// upstreamModel returns the server's name of a request's model: an adapter has its own name.
 func (e *Engine) upstream(lora string) string {
 	if lora != "" {
 		return lora
@@ -69,7 +68,7 @@ func (e *Engine) upstream(lora string) string {
 	return e.model
 }
 
-// alive asks whether the server answers and serves the same model.
+// checkAlive checks that the server answers and serves the same model.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
@@ -88,8 +87,8 @@ func (p *probe) alive(ctx context.Context) error {
 	return p.stillReusesNothing(ctx)
 }
 
-// stillReusesNothing asks a server that reused nothing whether that has changed: a cache must be followed, and its
-// salts proven.
+// checkPrefixCacheOff checks that a server without prefix cache still has none: a cache would have to be
+// followed, and its salts proven.
 func (p *probe) stillReusesNothing(ctx context.Context) error {
 	if !p.reusesNothing() {
 		return nil
