@@ -9,7 +9,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Call asks for one choice by /generate.
+// BuildCall builds the call to /generate for one choice.
 func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	if err := d.refuse(p); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// refuse returns what a request asks for that SGLang has no equal of.
+// checkSupported returns an error for parameters that SGLang does not support.
 func (d *dialect) refuse(p *remote.Part) error {
 	s := &p.Request.Sampling
 	for _, f := range [...]struct {
@@ -65,7 +65,7 @@ func (d *dialect) refuse(p *remote.Part) error {
 	return d.refuseMedia(p.Request)
 }
 
-// sampling appends sampling_params.
+// appendSampling appends sampling_params.
 func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 	s := &p.Request.Sampling
 	field := func(name string) {
@@ -83,7 +83,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
 	field("temperature")
 	b = remote.AppendFloat(b, s.Temperature)
-	// Zeros are off; the defaults of a checkpoint must not come in their place.
+	// Zero means off; write it, or the checkpoint's defaults would apply.
 	field("top_p")
 	b = remote.AppendFloat(b, orOne(s.TopP))
 	field("top_k")
@@ -103,7 +103,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		b = strconv.AppendInt(b, int64(p.MinTokens), 10)
 	}
 	if s.Temperature > 0 {
-		// It has a meaning where the server runs with deterministic inference.
+		// It has an effect if the server runs with deterministic inference.
 		field("sampling_seed")
 		b = strconv.AppendUint(b, p.Seed&(1<<31-1), 10)
 	}

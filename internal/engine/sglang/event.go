@@ -13,7 +13,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// piece is an event of /generate as far as it matters. Its slices are the memory of the part, and
+// generateEvent is the relevant part of an event of /generate. Its slices are memory of the SubRequest, and
 // the event's own bytes.
 type piece struct {
 	ids                []kv.Token
@@ -23,10 +23,10 @@ type piece struct {
 	status             int
 	matched            kv.Token
 	hasMatched, fault  bool
-	logprobs, top      []byte // arrays, as they are written
+	logprobs, top      []byte // unparsed arrays
 }
 
-// finish is finish_reason.type.
+// finishReason is finish_reason.type.
 type finish uint8
 
 const (
@@ -36,7 +36,7 @@ const (
 	aborted
 )
 
-// Event takes an event of an answer: what the choice has so far, or what is new of it.
+// HandleEvent handles an event of a response: all tokens of the choice so far, or the new ones.
 func (d *dialect) Event(p *remote.Part, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
@@ -82,7 +82,7 @@ func (d *dialect) Event(p *remote.Part, data []byte) error {
 	return p.Deliver(0, ids, p.Logprobs, end)
 }
 
-// said reports whether token is the last of ids, or of what was delivered before.
+// endsWith reports whether token is the last of ids or, if ids is empty, of the tokens delivered before.
 func said(p *remote.Part, ids []kv.Token, token kv.Token) bool {
 	if len(ids) > 0 {
 		return ids[len(ids)-1] == token
@@ -91,7 +91,7 @@ func said(p *remote.Part, ids []kv.Token, token kv.Token) bool {
 	return ok && last == token
 }
 
-// abortError is what an answer that the engine gave up means.
+// abortError returns the error for a response that the engine aborted.
 func abortError(e *piece) error {
 	if e.status >= 400 && e.status < 500 {
 		said := strictjson.AppendString([]byte(`{"error":{"message":`), e.message)
@@ -101,9 +101,9 @@ func abortError(e *piece) error {
 	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.Clean(e.message))
 }
 
-// fresh returns which ids of e are new, after so many. Streams repeat all from the beginning
-// unless the server was told otherwise; which it is shows in the number of tokens that the
-// event says there are so far. ok is false if neither fits.
+// newTokens returns the ids of e after the first have. Streams repeat all tokens from the start unless the
+// server was configured otherwise; the event's count of tokens so far tells which it is. ok is false if
+// neither fits.
 func (e *piece) fresh(have int) (ids []kv.Token, ok bool) {
 	n := len(e.ids)
 	switch {
@@ -117,8 +117,8 @@ func (e *piece) fresh(have int) (ids []kv.Token, ok bool) {
 	return nil, false
 }
 
-// probs reads the log-probabilities of the last n tokens: of the whole answer or of what is new,
-// they are the last that the event has.
+// readLogprobs reads the log-probabilities of the last n tokens: they are the last of the event, whether it
+// has all tokens or the new ones.
 func (d *dialect) probs(p *remote.Part, e *piece, n int) error {
 	p.Logprobs, p.Top = p.Logprobs[:0], p.Top[:0]
 	if n == 0 {
@@ -140,7 +140,7 @@ func (d *dialect) probs(p *remote.Part, e *piece, n int) error {
 	return alternatives(p, e.top, n)
 }
 
-// alternatives reads the likeliest tokens beside each of the last n.
+// readAlternatives reads the most likely alternatives for each of the last n tokens.
 func alternatives(p *remote.Part, data []byte, n int) error {
 	total := 0
 	c := remote.NewCursor(data)
@@ -150,7 +150,7 @@ func alternatives(p *remote.Part, data []byte, n int) error {
 	if c.Err() != nil || total < n {
 		return engine.Broken("tokens without alternatives", c.Err())
 	}
-	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that what points into it stays
+	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that slices of it stay valid
 	c = remote.NewCursor(data)
 	c.Open('[')
 	for i := 0; c.More(']'); i++ {
@@ -175,7 +175,7 @@ func alternatives(p *remote.Part, data []byte, n int) error {
 	return nil
 }
 
-// pair reads [log-probability, token, text].
+// readLogprobPair reads [log-probability, token, text].
 func pair(c *remote.Cursor) (token kv.Token, logprob float32) {
 	i := 0
 	for c.Open('['); c.More(']'); i++ {
@@ -191,12 +191,12 @@ func pair(c *remote.Cursor) (token kv.Token, logprob float32) {
 	return token, logprob
 }
 
-// clamp returns v as a log-probability: a number that is not above 0, nor infinite.
+// clampLogprob returns v as a valid log-probability: not above 0, nor infinite.
 func clamp(v float64) float32 {
 	return float32(max(min(v, 0), -math.MaxFloat32))
 }
 
-// decode reads an event. The tokens are appended to ids.
+// decodeEvent reads an event. It appends the tokens to ids.
 func decode(data []byte, ids []kv.Token) (piece, error) {
 	e := piece{ids: ids, completion: -1, cached: -1}
 	c := remote.NewCursor(data)
@@ -220,7 +220,7 @@ func decode(data []byte, ids []kv.Token) (piece, error) {
 	return e, c.End()
 }
 
-// meta reads meta_info.
+// readMetaInfo reads meta_info.
 func (e *piece) meta(c *remote.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
@@ -241,7 +241,7 @@ func (e *piece) meta(c *remote.Cursor) {
 	}
 }
 
-// reason reads finish_reason.
+// readFinishReason reads finish_reason.
 func (e *piece) reason(c *remote.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {

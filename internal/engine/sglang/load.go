@@ -10,14 +10,14 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// scraper reads the engine's load of a rank.
+// loadScraper reads the engine's load of a rank.
 type scraper struct {
 	client   *remote.Client
-	rank     int // -1 is all
+	rank     int // -1 means all
 	adapters *atomic.Pointer[[]string]
 }
 
-// scraper returns how the engine tells its load, nil if it does not.
+// newLoadScraper returns a function that reads the engine's load, nil if the engine does not report it.
 func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
 	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: &p.listed}
 	var g remote.Gauges
@@ -35,7 +35,7 @@ func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gaug
 	return nil, nil
 }
 
-// loads reads what newer versions say of each rank.
+// scrapeLoads reads the load of each rank from newer versions.
 func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 	var answer struct {
 		Loads []struct {
@@ -56,7 +56,7 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 		g.Waiting += max(l.Waiting, 0)
 		g.Usage = max(g.Usage, min(l.Usage, 1))
 	}
-	g.Partial, g.Adapters = true, *s.adapters.Load() // of chunked prefill
+	g.Partial, g.Adapters = true, *s.adapters.Load() // because of chunked prefill
 	return nil
 }
 
@@ -64,8 +64,7 @@ func (s *scraper) prometheus(ctx context.Context, g *remote.Gauges) error {
 	return s.client.Scrape(ctx, "/metrics", func(text []byte) { s.read(text, g) })
 }
 
-// read takes the series that matter. Each is there once for every tensor-parallel rank, which
-// say the same.
+// parseMetrics reads the relevant series. Each exists once for every tensor-parallel rank, with equal values.
 func (s *scraper) read(text []byte, g *remote.Gauges) {
 	rank := strconv.Itoa(s.rank)
 	remote.Samples(text, "sglang:", func(m remote.Sample) {

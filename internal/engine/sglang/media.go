@@ -13,9 +13,9 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// attach enters into a card whether the engine takes media with a request's tokens: /generate does, and it is the
-// only way to tell SGLang their keys. Prompts have the objects' tokens in place, and the engine wants the one
-// placeholder that it replaces by them itself, so that the family must be known, and have one.
+// enableObjects sets in a card whether the engine takes media with a request's tokens: /generate does, and
+// only there SGLang takes their keys. Prompts have an object's tokens in its place, but the engine expects
+// the one placeholder that it replaces by them itself. So the family must be known and have a placeholder.
 func (d *dialect) attach(o *remote.Opening, card *engine.Card) {
 	if o.Family == nil || o.MediaKeys == remote.MediaKeysOff {
 		return
@@ -30,13 +30,13 @@ func (d *dialect) attach(o *remote.Opening, card *engine.Card) {
 	}
 	for _, kind := range card.Media {
 		if !sees(kind) {
-			return // what cannot be attached can still be passed on
+			return // such media can still be passed through
 		}
 	}
 	card.Attaches = len(card.Media) > 0
 }
 
-// appendPrompt appends the tokens of a part, a placeholder in place of each media object.
+// appendPrompt appends the tokens of a SubRequest, with a placeholder for each media object.
 func (d *dialect) appendPrompt(b []byte, p *remote.Part) []byte {
 	r := p.Request
 	if len(r.Media) == 0 {
@@ -51,7 +51,7 @@ func (d *dialect) appendPrompt(b []byte, p *remote.Part) []byte {
 	return remote.AppendTokens(b, append(lists, r.Prompt[at:], p.Generated)...)
 }
 
-// appendMedia appends what a request shows, kind by kind, and the keys of it.
+// appendMedia appends the media of a request, kind by kind, and their keys.
 func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
 	for _, of := range [...]struct {
 		kind media.Kind
@@ -87,8 +87,8 @@ func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
 	return append(b, ']')
 }
 
-// counting returns how the engine's counts of media are compared. Where it takes media with tokens it is asked so:
-// only then it is told the keys of the samples, and its events name what is known here.
+// mediaCounting returns how the engine's media token counts are compared. If it takes media with tokens the
+// comparison uses them: only then the engine gets the keys of the samples, and its events have known names.
 func (p *probe) counting(card *engine.Card, d *dialect) *remote.Counting {
 	c := p.cfg.Counts(card, nil)
 	if c != nil && d != nil && card.Attaches {
@@ -99,7 +99,7 @@ func (p *probe) counting(card *engine.Card, d *dialect) *remote.Counting {
 	return c
 }
 
-// countPrompt returns how many tokens the engine makes of a prompt, of which it is asked for one more.
+// countPromptTokens returns how many tokens the engine makes of a prompt; it generates one token.
 func (d *dialect) countPrompt(ctx context.Context, client *remote.Client, prompt *remote.Shown) (int, error) {
 	req := &engine.Request{Prompt: prompt.Tokens, Media: prompt.Media, Objects: prompt.Objects}
 	if err := d.refuseMedia(req); err != nil {
@@ -121,8 +121,8 @@ func (d *dialect) countPrompt(ctx context.Context, client *remote.Client, prompt
 	return answer.Meta.PromptTokens, nil
 }
 
-// told reports whether the engine is told the keys of objects: it takes one list of them and does not say in which order
-// those of several kinds would have to be. A key of the wrong object would show one in place of another.
+// canSendKeys reports whether the engine is sent the keys of objects: it takes one list of them and does not
+// define their order for several kinds. A key of the wrong object would show one object in place of another.
 func told(objects []media.Object) bool {
 	for i := range objects {
 		if objects[i].Kind != objects[0].Kind || objects[i].Key.IsZero() {
@@ -132,7 +132,7 @@ func told(objects []media.Object) bool {
 	return len(objects) > 0
 }
 
-// refuseMedia returns what a request shows that the engine cannot be given.
+// checkMedia returns an error for media that cannot be sent to the engine.
 func (d *dialect) refuseMedia(r *engine.Request) error {
 	if len(r.Objects) != len(r.Media) {
 		return fault.Param("messages", "the engine is given %d media objects for the %d places that the prompt has for them", len(r.Objects), len(r.Media))

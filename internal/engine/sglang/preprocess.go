@@ -13,9 +13,9 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Preprocess has the server make the tokens of a text or a conversation, by /tokenize. Not all
-// versions take conversations there. The server reads the names of special tokens in a text as
-// those tokens, whether or not the request asks for it.
+// Preprocess lets the server make the tokens of a text or a conversation by /tokenize. Not all versions take
+// conversations there. The server parses the names of special tokens in a text as those tokens, also if the
+// request does not ask for it.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	})
 }
 
-// question returns the body that asks for the tokens of a request.
+// tokenizeRequest returns the body that asks for the tokens of a request.
 func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
 	model := e.model
 	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
@@ -48,7 +48,7 @@ func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
 	return append(append(body, ','), prep.AppendChat(nil, chat)[1:]...), nil
 }
 
-// tokenize asks for the tokens and reads them into p.
+// fetchTokens asks for the tokens and reads them into p.
 func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine.Preprocessed) error {
 	a, err := e.client.Do(ctx, &remote.Call{Path: "/tokenize", Body: body})
 	if err != nil {
@@ -61,7 +61,7 @@ func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine
 	case !a.OK():
 		err := a.Refused()
 		if said := err.Error(); chat && strings.Contains(said, "prompt") && strings.Contains(strings.ToLower(said), "required") {
-			return noPrompts() // it asks for a text in place of the conversation
+			return noPrompts() // it requires a text in place of the conversation
 		}
 		return err
 	}

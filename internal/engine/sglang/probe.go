@@ -13,15 +13,15 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// probe finds out what a server is.
+// serverProbe finds out what a server offers.
 type probe struct {
 	cfg    *Config
 	client *remote.Client
 
-	model    string // the first name that it serves
+	model    string // the first served name
 	adapters []string
-	listed   atomic.Pointer[[]string] // the adapters as they are now
-	length   int                      // max_model_len; 0 if it is not said
+	listed   atomic.Pointer[[]string] // the current adapters
+	length   int                      // max_model_len; 0 if not reported
 	server   serverInfo
 	warnings []engine.Warning
 }
@@ -30,8 +30,7 @@ func (p *probe) warn(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
-// serverInfo is the part of /server_info that matters: the settings of the server, and what
-// it has computed from them.
+// serverInfo is the relevant part of /server_info: the settings of the server, and values computed from them.
 type serverInfo struct {
 	Version           string    `json:"version"`
 	ModelPath         string    `json:"model_path"`
@@ -50,18 +49,18 @@ type serverInfo struct {
 	} `json:"internal_states"`
 }
 
-// kvEvents is how newer versions say where they publish cache events.
+// kvEvents is the announcement of cache events by newer versions.
 type kvEvents struct {
 	Publisher string `json:"publisher"`
 	Host      string `json:"endpoint_host"`
 	Port      int    `json:"endpoint_port_base"`
-	// Replay is the port of replay of rank 0 on the same host; since 0.5.22, 0 if there is none.
+	// Replay is the replay port of rank 0 on the same host; since 0.5.22, 0 if there is none.
 	Replay    int `json:"replay_endpoint_port_base"`
 	BlockSize int `json:"block_size"`
 	DPSize    int `json:"dp_size"`
 }
 
-// page returns how many tokens a page has; 0 if the engine does not say.
+// pageSize returns the size of a page in tokens; 0 if not reported.
 func (p *probe) page() int {
 	if ev := p.server.KVEvents; ev != nil && ev.BlockSize > 0 {
 		return ev.BlockSize
@@ -69,7 +68,7 @@ func (p *probe) page() int {
 	return max(p.server.PageSize, 0)
 }
 
-// window returns how many tokens prompt and output may have; 0 if the engine does not say.
+// contextLength returns the limit of prompt plus output tokens; 0 if not reported.
 func (p *probe) window() int {
 	if p.length > 0 {
 		return p.length
@@ -77,7 +76,7 @@ func (p *probe) window() int {
 	return max(p.server.ContextLength, 0)
 }
 
-// tokenRoom returns for how many tokens a rank has room; 0 if the engine does not say.
+// tokenCapacity returns the cache capacity of a rank in tokens; 0 if not reported.
 func (p *probe) tokenRoom() int {
 	if p.server.MaxTotalTokens > 0 {
 		return p.server.MaxTotalTokens
@@ -88,7 +87,7 @@ func (p *probe) tokenRoom() int {
 	return 0
 }
 
-// models is the answer of /v1/models.
+// modelList is the response of /v1/models.
 type models struct {
 	Data []struct {
 		ID     string `json:"id"`
@@ -101,7 +100,7 @@ func (m *models) read(ctx context.Context, client *remote.Client) error {
 	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
-// adapters returns the names of the LoRA adapters, ascending.
+// adapterNames returns the names of the LoRA adapters, ascending.
 func (m *models) adapters() (names []string) {
 	for _, d := range m.Data {
 		if d.Parent != "" {
@@ -112,7 +111,7 @@ func (m *models) adapters() (names []string) {
 	return slices.Compact(names)
 }
 
-// lister returns how to ask which adapters there are; nil if the server takes none.
+// adapterLister returns a function that lists the adapters; nil if the server takes none.
 func (p *probe) lister() func(context.Context) ([]string, error) {
 	if len(p.adapters) == 0 && !p.server.EnableLoRA {
 		return nil
@@ -128,7 +127,7 @@ func (p *probe) lister() func(context.Context) ([]string, error) {
 	}
 }
 
-// findModel reads which model is served, and its adapters.
+// findModel reads the served model and its adapters.
 func (p *probe) findModel(ctx context.Context) error {
 	var all models
 	if err := all.read(ctx, p.client); err != nil {
@@ -147,7 +146,7 @@ func (p *probe) findModel(ctx context.Context) error {
 	return nil
 }
 
-// sees returns which media the model sees, as far as the server says.
+// mediaKinds returns the media that the model takes, as far as the server reports them.
 func (p *probe) sees(ctx context.Context) (kinds []string) {
 	var info struct {
 		Images bool `json:"has_image_understanding"`

@@ -1,6 +1,5 @@
-// Package sglang is the adapter of SGLang's server. Tokens go in and come out by /generate;
-// clients' own requests pass through its OpenAI API. What the server is and has, its cache
-// events among it, it says itself: see Open.
+// Package sglang is the adapter of SGLang's server. Tokens go in and come out by /generate; client requests
+// pass through its OpenAI API. The server itself reports its settings, including its cache events: see Open.
 package sglang
 
 import (
@@ -21,13 +20,13 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// Config says which server, and what is known here of its model.
+// Config names the server and what is known of its model.
 type Config = remote.Opening
 
 // Engine is one data-parallel rank of an SGLang server.
 type Engine struct {
 	*remote.Base
-	model  string // what the server calls it
+	model  string // the server's name of it
 	client *remote.Client
 }
 
@@ -44,22 +43,21 @@ var (
 	_ remote.Dialect        = (*dialect)(nil)
 )
 
-// dialect speaks /generate.
+// generateDialect speaks /generate.
 type dialect struct {
-	rank int // that requests are pinned to, -1 for none
-	// salts are the fields that keep caches apart.
+	rank int // data-parallel rank to which requests are pinned, -1 for none
+	// saltFields are the request fields that isolate cache salts.
 	salts []string
-	// places are the placeholders of media, by kind; 0 for what is not given with tokens.
+	// placeholders are the placeholder tokens of media, by kind; 0 for a kind that is not sent with tokens.
 	places [media.Audio + 1]kv.Token
 }
 
-// defaultBlock is how many tokens a block has where the engine's pages are single tokens, which
-// is how SGLang comes.
+// defaultBlock is the block size for an engine whose pages are single tokens, which is SGLang's default.
 const defaultBlock = 32
 
-// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
-// does nothing until Run. What does not fit together is an error that says what to set; what makes the
-// server serve worse than it could becomes a warning.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
+// than it could become warnings.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
@@ -73,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// open finds out everything and makes the engine.
+// openEngine runs all probes and creates the engine.
 func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
@@ -115,7 +113,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Scrape:   scrape, Alive: p.alive, Same: p.same, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
 		Headers: p.pinned(), Counting: p.counting(&card, d),
 	}
-	if d != nil { // a nil pointer in an interface is something
+	if d != nil { // a nil pointer in an interface is not nil
 		cfg.Dialect = d
 	}
 	p.salts(&cfg)
@@ -123,7 +121,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	return e, err
 }
 
-// salts enters what is known of cache salts.
+// setSaltSupport sets what is known of cache salts.
 func (p *probe) salts(cfg *remote.Config) {
 	cfg.ProveSalts = p.cfg.ProveSalts
 	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; its own /v1/messages takes none in any version"
@@ -136,8 +134,8 @@ func (p *probe) salts(cfg *remote.Config) {
 	cfg.PassSalts = cfg.Salts
 }
 
-// passed is what the engine's OpenAI API says of cached tokens: nothing unless it was told to, and then
-// nothing where there are none. Where that is all there is, it is warned of.
+// passthroughReporting returns how the engine's OpenAI API reports cached tokens: only if configured, and
+// then not if there are none. If the engine gives no tokens, a missing report adds a warning.
 func (p *probe) passed(tokens bool) remote.Report {
 	switch {
 	case p.server.CacheReport:
@@ -148,8 +146,8 @@ func (p *probe) passed(tokens bool) remote.Report {
 	return remote.ReportsNever
 }
 
-// upstream is what the server's OpenAI API calls the model of a request: an adapter behind the model's own
-// name. By the adapter's name alone it would answer with the model.
+// upstreamModel returns the name of a request's model in the server's OpenAI API: an adapter follows the
+// model's own name. With the adapter's name alone the base model would answer.
 func (e *Engine) upstream(lora string) string {
 	if lora != "" {
 		return e.model + ":" + lora
@@ -157,8 +155,8 @@ func (e *Engine) upstream(lora string) string {
 	return e.model
 }
 
-// pinned are the headers that pin a request which is passed on to a data-parallel rank; older versions have no such
-// header and pass it over.
+// rankHeaders returns the headers that pin a passthrough request to a data-parallel rank; older versions
+// ignore them.
 func (p *probe) pinned() []string {
 	if spec := &p.cfg.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
 		return []string{"X-Data-Parallel-Rank", strconv.Itoa(spec.Rank)}
@@ -166,8 +164,8 @@ func (p *probe) pinned() []string {
 	return nil
 }
 
-// alive asks whether the server answers and has begun to serve, for which it generates a token, and serves the same model by
-// the same version, with what was relied on of its settings.
+// checkAlive checks that the server answers and generates a token, and that it serves the same model by the
+// same version, with the settings that the adapter relies on.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
@@ -179,16 +177,16 @@ func (p *probe) alive(ctx context.Context) error {
 	switch err := now.findServer(ctx); {
 	case err != nil:
 		return err
-	case now.server.Version != p.server.Version: // it decides which field has the salt, and what events tell
+	case now.server.Version != p.server.Version: // the version decides which field has the salt, and what events contain
 		return remote.Another(host, "by another version of SGLang")
-	case p.server.DisableRadixCache && !now.server.DisableRadixCache: // its cache must be followed, and its salts proven
+	case p.server.DisableRadixCache && !now.server.DisableRadixCache: // its cache would have to be followed, and its salts proven
 		return remote.Another(host, "with other settings (the radix cache is on)")
 	}
 	return nil
 }
 
-// same asks, at no cost to the engine, whether the server serves the same model: it does not look at the name of the
-// model in what it is asked.
+// checkSame checks, at no cost to the engine, that the server serves the same model: it ignores the model's
+// name in requests.
 func (p *probe) same(ctx context.Context) error {
 	now := probe{cfg: p.cfg, client: p.client}
 	switch err := now.findModel(ctx); {
@@ -202,7 +200,7 @@ func (p *probe) same(ctx context.Context) error {
 	return nil
 }
 
-// card describes the model served.
+// buildCard describes the model served.
 func (p *probe) card() (engine.Card, error) {
 	size, err := p.blockSize()
 	if err != nil {
@@ -228,7 +226,7 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// blockSize returns how many tokens our blocks have: the engine's pages, or so many of them.
+// blockSize returns the size of Penstock's blocks in tokens: the engine's page size, or a multiple.
 func (p *probe) blockSize() (int, error) {
 	page, set := p.page(), p.cfg.Spec.BlockSize
 	switch {
@@ -242,7 +240,7 @@ func (p *probe) blockSize() (int, error) {
 	return set, nil
 }
 
-// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
+// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
 func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
 	spec := &p.cfg.Spec
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
@@ -268,12 +266,12 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	return nil, nil
 }
 
-// passes returns which of clients' requests can be passed on.
+// findPassthroughPaths returns the paths whose client requests can be passed through.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
 	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 }
 
-// source returns what follows the engine's cache: its events, else a model of it.
+// cacheSource returns the source that follows the engine's cache: its events, else a predicted model.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	if card.NoReuse = p.server.DisableRadixCache; card.NoReuse {
 		p.warn(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
@@ -311,8 +309,8 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	return remote.Shadow(m), nil
 }
 
-// remedyNoEvents says how to get the engine's cache events: of a release that does not announce where it publishes,
-// both sides have to be told.
+// noEventsRemedy says how to get the engine's cache events: a release that does not announce its endpoint
+// needs settings on both sides.
 func (p *probe) remedyNoEvents() string {
 	remedy := `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557"}'`
 	if v, ok := parseVersion(p.server.Version); ok && v.before(tellsEvents) {
@@ -321,7 +319,7 @@ func (p *probe) remedyNoEvents() string {
 	return remedy
 }
 
-// eventsAt returns where the engine publishes: what the settings say, else what it says itself.
+// eventsEndpoint returns where the engine publishes: the configured endpoint, else the announced one.
 func (p *probe) eventsAt() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
 	if !p.cfg.Spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
@@ -334,7 +332,8 @@ func (p *probe) eventsAt() (zmtp.Endpoint, error) {
 	return at, nil
 }
 
-// replayAt returns where the engine repeats its events: what the settings say, else what it says itself.
+// replayEndpoint returns where the engine replays its events: the configured endpoint, else the announced
+// one.
 func (p *probe) replayAt() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
 	if !p.cfg.Spec.Replay.IsZero() || ev == nil || ev.Replay == 0 {
@@ -348,8 +347,8 @@ func (p *probe) replayAt() (zmtp.Endpoint, error) {
 	return at, nil
 }
 
-// ownEndpoint returns the endpoint of the rank on a host that the engine names, or that of its URL if it names all
-// interfaces. port is that of rank 0.
+// announcedEndpoint returns the endpoint of the rank on the host that the engine announces, or on the host of
+// its URL if it announces all interfaces. port is that of rank 0.
 func (p *probe) ownEndpoint(port int) (zmtp.Endpoint, error) {
 	host := p.server.KVEvents.Host
 	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
