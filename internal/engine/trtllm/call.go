@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Call asks for one choice by /v1/completions. The server refuses fields that it does not know,
-// so nothing is sent that nobody asked for.
+// BuildCall builds the call to /v1/completions for one choice. The server refuses unknown fields, so only
+// requested ones are sent.
 func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	switch {
 	case p.Request.Logprobs >= 0:
@@ -42,8 +42,8 @@ func refuse(param, why string) error {
 	return f
 }
 
-// sampling appends how tokens are drawn. What is off is left out: its defaults are off, and
-// versions differ in what they take for it.
+// appendSampling appends the sampling parameters. It omits what is off: the defaults are off, and versions
+// differ in the value for off.
 func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 	s := &p.Request.Sampling
 	number := func(name string, v, unless float64) {
@@ -63,7 +63,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		b = append(b, `,"seed":`...)
 		b = strconv.AppendUint(b, p.Seed, 10)
 	} else {
-		b = append(b, `,"temperature":0,"top_k":1`...) // either is greedy, not both in all versions
+		b = append(b, `,"temperature":0,"top_k":1`...) // each alone is greedy in some versions only
 	}
 	if s.RepetitionPenalty != 0 {
 		number("repetition_penalty", s.RepetitionPenalty, 1)

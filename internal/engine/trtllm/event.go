@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// piece is an event of /v1/completions as far as it matters.
+// completionEvent is the relevant part of an event of /v1/completions.
 type piece struct {
 	tokens  []kv.Token
 	hasIDs  bool
@@ -22,10 +22,10 @@ type piece struct {
 	cached  int // -1 if absent
 	fault   bool
 	choices int
-	index   bool // one of them is not the first
+	index   bool // one of them has an index other than 0
 }
 
-// Event takes an event of an answer.
+// HandleEvent handles an event of a response.
 func (d *dialect) Event(p *remote.Part, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
@@ -61,8 +61,8 @@ func (d *dialect) Event(p *remote.Part, data []byte) error {
 	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.Clean(e.finish))
 }
 
-// early returns how tokens end the choice of which the engine has not said so: a token that ends
-// it comes with the others, the reason may come after them.
+// earlyFinish returns the finish implied by tokens before the engine reports it: a stop token comes with the
+// others, the finish_reason may come after them.
 func (d *dialect) early(p *remote.Part, tokens []kv.Token) engine.Finish {
 	if len(tokens) > 0 && d.ends(p, tokens[len(tokens)-1]) {
 		return engine.FinishStop
@@ -70,8 +70,8 @@ func (d *dialect) early(p *remote.Part, tokens []kv.Token) engine.Finish {
 	return engine.NotFinished
 }
 
-// stopped returns the last tokens of a choice that ended by a stop token. Versions differ in
-// whether it is among them.
+// stoppedTokens returns the last tokens of a choice that ended with a stop token. Versions differ in whether
+// the stop token is among them.
 func (d *dialect) stopped(p *remote.Part, e *piece) []kv.Token {
 	tokens := e.tokens
 	if !e.hasStop || !d.ends(p, e.stop) || len(tokens) > 0 && tokens[len(tokens)-1] == e.stop {
@@ -80,12 +80,12 @@ func (d *dialect) stopped(p *remote.Part, e *piece) []kv.Token {
 	return append(tokens, e.stop)
 }
 
-// ends reports whether a token ends the choice.
+// isStopToken reports whether a token ends the choice.
 func (d *dialect) ends(p *remote.Part, t kv.Token) bool {
 	return slices.Contains(p.Request.Stop.Tokens, t) || !p.Request.Stop.IgnoreEOS && slices.Contains(d.eos, t)
 }
 
-// decode reads an event. The tokens are appended to tokens.
+// decodeEvent reads an event. It appends the tokens to tokens.
 func decode(data []byte, tokens []kv.Token) (piece, error) {
 	e := piece{tokens: tokens, cached: -1}
 	c := remote.NewCursor(data)
@@ -110,7 +110,7 @@ func decode(data []byte, tokens []kv.Token) (piece, error) {
 	return e, c.End()
 }
 
-// choice reads an element of choices, of which there is one.
+// readChoice reads an element of choices, which should have only one.
 func (e *piece) choice(c *remote.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
@@ -131,7 +131,7 @@ func (e *piece) choice(c *remote.Cursor) {
 	}
 }
 
-// usage reads how many tokens were cached.
+// readUsage reads how many tokens were cached.
 func (e *piece) usage(c *remote.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		if key := c.Key(); c.Null() {

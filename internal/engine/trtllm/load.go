@@ -10,14 +10,14 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// gauges is what the engine's metrics say.
+// serverGauges are the values of the engine's metrics.
 type gauges struct {
 	remote.Gauges
-	blockSize, blocks int // 0 if they do not say
+	blockSize, blocks int // 0 if not reported
 }
 
-// scraper returns how the engine tells its load, nil if it does not: metrics for Prometheus in newer
-// versions, the statistics of iterations as JSON in others.
+// newLoadScraper returns a function that reads the engine's load, nil if the engine does not report it:
+// Prometheus metrics in newer versions, the statistics of iterations as JSON in others.
 func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
 	for _, path := range []string{"/prometheus/metrics", "/metrics"} {
 		read := func(ctx context.Context) (gauges, error) { return p.read(ctx, path) }
@@ -32,7 +32,7 @@ func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gaug
 		return func(ctx context.Context, into *remote.Gauges) error {
 			g, err := read(ctx)
 			*into = g.Gauges
-			into.Partial = true // between two iterations it says nothing
+			into.Partial = true // between two iterations it reports nothing
 			return err
 		}, nil
 	}
@@ -49,7 +49,7 @@ func (p *probe) read(ctx context.Context, path string) (gauges, error) {
 	return readGauges(text)
 }
 
-// readGauges reads either form.
+// parseGauges parses either form.
 func readGauges(text []byte) (g gauges, err error) {
 	if start := bytes.TrimSpace(text); len(start) > 0 && (start[0] == '[' || start[0] == '{') {
 		return g, g.iterations(text)
@@ -74,7 +74,7 @@ func (g *gauges) sample(m remote.Sample) {
 	}
 }
 
-// iteration is the part of the statistics of an iteration that matters.
+// iterationStats is the relevant part of the statistics of an iteration.
 type iteration struct {
 	Number uint64 `json:"iter"`
 	Active int    `json:"numActiveRequests"`
@@ -86,15 +86,15 @@ type iteration struct {
 	} `json:"kvCacheStats"`
 }
 
-// iterations reads a list of what happened since it was asked for last, of which the last counts; it is
-// empty while nothing is computed.
+// parseIterations parses the list of iterations since the last request, of which the last counts; it is empty
+// while nothing is computed.
 func (g *gauges) iterations(text []byte) error {
 	var list []iteration
 	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
 		return err
 	}
 	last := list[len(list)-1]
-	g.Tokens = last.Number // iterations
+	g.Tokens = last.Number // number of iterations
 	g.Running, g.Waiting = max(last.Active, 0), max(last.Queued, 0)
 	g.blockSize, g.blocks = max(last.Cache.BlockSize, 0), max(last.Cache.Max, 0)
 	if g.blocks > 0 {

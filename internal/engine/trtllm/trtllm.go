@@ -1,6 +1,6 @@
-// Package trtllm is the adapter of TensorRT-LLM's own server, trtllm-serve. Tokens go in and come out
-// by /v1/completions; clients' own requests pass through its OpenAI API. Its cache events are
-// published by newer versions, and handed out over HTTP by older ones.
+// Package trtllm is the adapter of TensorRT-LLM's own server, trtllm-serve. Tokens go in and come out by
+// /v1/completions; client requests pass through its OpenAI API. Newer versions publish their cache events;
+// older ones return them over HTTP.
 package trtllm
 
 import (
@@ -19,7 +19,7 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// Config says which server, and what is known here of its model.
+// Config names the server and what is known of its model.
 type Config = remote.Opening
 
 // Engine is a trtllm-serve as an engine. Open it with [Open].
@@ -35,29 +35,29 @@ var (
 	_ remote.Dialect       = (*dialect)(nil)
 )
 
-// dialect speaks /v1/completions.
+// completionsDialect speaks /v1/completions.
 type dialect struct {
 	model string
 	eos   []kv.Token
 }
 
 const (
-	// defaultBlock is TensorRT-LLM's tokens_per_block where nobody set it.
+	// defaultBlock is TensorRT-LLM's default of tokens_per_block.
 	defaultBlock = 32
-	// defaultContext is the context of a server that does not say its own, nor is its model known.
+	// defaultContext is the context length if neither the server nor a checkpoint gives it.
 	defaultContext = 4096
 
 	pathCompletions = "/v1/completions"
 	pathEvents      = "/kv_cache_events"
 )
 
-// probe finds out what a server is.
+// serverProbe finds out what a server offers.
 type probe struct {
 	cfg    *Config
 	client *remote.Client
 
 	model    string
-	length   int // 0 if it is not said
+	length   int // 0 if not reported
 	version  string
 	gauges   gauges
 	warnings []engine.Warning
@@ -67,12 +67,12 @@ func (p *probe) warn(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
-// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
-// does nothing until Run. What does not fit together is an error that says what to set; what makes the
-// server serve worse than it could becomes a warning.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
+// than it could become warnings.
 //
-// A server that does not publish cache events is asked for them, which takes them away from anybody
-// else who asks.
+// A server that does not publish cache events is polled for them, which takes them away from every other
+// client.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// open finds out everything and makes the engine.
+// openEngine runs all probes and creates the engine.
 func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
@@ -109,14 +109,14 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d != nil { // a nil pointer in an interface is something
+	if d != nil { // a nil pointer in an interface is not nil
 		rc.Dialect = d
 		card.Guided = p.guides(ctx)
 	}
 	if rc.Passes, err = p.passes(ctx); err != nil {
 		return nil, err
 	}
-	p.cfg.See(&card, nil, "") // it does not say, and one that is told of media must be said to be
+	p.cfg.See(&card, nil, "") // the server does not report its media: they must be configured
 	if card.MediaKeys != "" {
 		p.warnings = append(p.warnings, p.cfg.Uncounted(&card, remote.RemedyUncounted)...)
 	}
@@ -128,7 +128,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	return &Engine{base}, err
 }
 
-// findModel reads which model is served.
+// findModel reads the served model and the version.
 func (p *probe) findModel(ctx context.Context) error {
 	var models struct {
 		Data []struct {
@@ -152,7 +152,7 @@ func (p *probe) findModel(ctx context.Context) error {
 	return nil
 }
 
-// card describes the model served.
+// buildCard describes the model served.
 func (p *probe) card() (engine.Card, error) {
 	size, err := p.blockSize()
 	if err != nil {
@@ -178,7 +178,7 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// engineBlock returns how many tokens the engine's own blocks have, as far as it says.
+// engineBlock returns the engine's own block size in tokens, as far as it reports it.
 func (p *probe) engineBlock() int {
 	if p.gauges.blockSize > 0 {
 		return p.gauges.blockSize
@@ -186,7 +186,7 @@ func (p *probe) engineBlock() int {
 	return cmp.Or(p.cfg.Spec.BlockSize, defaultBlock)
 }
 
-// blockSize returns how many tokens our blocks have: the engine's, or so many of them.
+// blockSize returns the size of Penstock's blocks in tokens: the engine's, or a multiple.
 func (p *probe) blockSize() (int, error) {
 	own, set := p.engineBlock(), p.cfg.Spec.BlockSize
 	switch {
@@ -198,7 +198,7 @@ func (p *probe) blockSize() (int, error) {
 	return set, nil
 }
 
-// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
+// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
 func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
 	spec := &p.cfg.Spec
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
@@ -220,20 +220,21 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	return nil, nil
 }
 
-// guides finds out whether the engine holds answers to a schema: it must have been started for it.
+// probeSchemaSupport finds out whether the engine enforces schemas: it must have been started with a grammar
+// backend.
 func (p *probe) guides(ctx context.Context) bool {
 	body := fmt.Appendf(nil, `{"model":%q,"prompt":[1,2],"max_tokens":1,"detokenize":false,"add_special_tokens":false,"response_format":{"type":"json","schema":{"type":"object"}}}`, p.model)
 	_, err := p.client.Read(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
 	return err == nil
 }
 
-// passes returns which of clients' requests can be passed on.
+// findPassthroughPaths returns the paths whose client requests can be passed through.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
 	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/responses")
 }
 
-// source returns what follows the engine's cache: what it publishes, else what it hands out, else a
-// model of it.
+// cacheSource returns the source that follows the engine's cache: published events, else polled ones, else a
+// predicted model.
 func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
 	table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.engineBlock(), Clears: enginefeed.ClearsDevice}
 	p.cfg.Events(&table, enginefeed.PadsAbove)
@@ -262,8 +263,9 @@ func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remo
 	return remote.Shadow(m), nil
 }
 
-// handsOut reports whether the engine hands out events: an engine that was told to keep none
-// answers like one that has none at the moment, so it is given something to tell, if it takes tokens.
+// returnsEvents reports whether the engine returns events when polled. An engine that is configured to keep
+// none answers like one that has none at the moment, so returnsEvents makes it compute a prompt, if it takes
+// tokens.
 func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pulled *remote.Pulled) (some bool, err error) {
 	if some, err = pulled.Try(ctx); some || err != nil || d == nil {
 		return some, err
@@ -291,14 +293,14 @@ func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pul
 	return false, nil
 }
 
-// How often an engine that was given something to tell is asked for it, and how many times.
+// The interval and the number of polls after that prompt.
 const (
 	tellEvery = 50 * time.Millisecond
 	tellTries = 20
 )
 
-// alive asks whether the server answers, and serves the same model: it does not look at the name of the
-// model in what it is asked.
+// checkAlive checks that the server answers and serves the same model: it ignores the model's name in
+// requests.
 func (p *probe) alive(ctx context.Context) error {
 	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
