@@ -8,10 +8,10 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// Call asks for one choice by /completion.
+// BuildCall builds the call to /completion for one choice.
 //
-// llama.cpp knows neither stop tokens nor a least number of tokens. Of the first the answer is
-// watched here, the second is a call of its own in which no stop token can be drawn.
+// llama.cpp supports neither stop tokens nor a least number of tokens. The adapter watches the response for
+// stop tokens; min_tokens takes a call of its own in which no stop token can be drawn.
 func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	adapter, err := d.adapter(p.Request.Salt.LoRA)
 	if err != nil {
@@ -21,7 +21,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		return fault.Param("min_tokens", "the engine cannot hold an answer to a schema and to a least number of tokens; ask without one of them")
 	}
 	call.Path = "/completion"
-	call.Wait = -1 // a request that waits for a slot has no header
+	call.Wait = -1 // the server sends no header while a request waits for a slot
 	b := append(call.Large.B, `{"prompt":`...)
 	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"return_tokens":true,"stream":`...)
@@ -53,7 +53,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// adapter returns the engine's number of a LoRA adapter, -1 for none.
+// adapterID returns the engine's id of a LoRA adapter, -1 for none.
 func (d *dialect) adapter(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -65,20 +65,20 @@ func (d *dialect) adapter(name string) (int, error) {
 	return id, nil
 }
 
-// leg is what one of several calls for a choice is about.
+// callPlan says what one of several calls for a choice asks for.
 type leg struct {
 	tokens int
-	// whole has the answer come at its end, with all its tokens: a stream leaves out those
-	// whose text is not a whole character.
+	// whole asks for a single response with all tokens: a stream omits tokens whose text is not a whole
+	// character.
 	whole bool
-	// least is a leg in which no stop token can be drawn.
+	// noStop forbids all stop tokens.
 	least bool
 }
 
-// leg returns what the next call for a part is about.
+// planCall plans the next call for a SubRequest.
 func (d *dialect) leg(p *remote.Part) leg {
 	if p.Request.Guide != nil {
-		return leg{tokens: p.MaxTokens, whole: true} // there is no going on in the middle of a schema
+		return leg{tokens: p.MaxTokens, whole: true} // a call cannot continue in the middle of a schema
 	}
 	l := leg{tokens: p.MaxTokens, least: p.MinTokens > 0 && len(d.stops(p)) > 0}
 	if l.least {
@@ -90,7 +90,7 @@ func (d *dialect) leg(p *remote.Part) leg {
 	return l
 }
 
-// stops returns the tokens that end the choice.
+// stopTokens returns the tokens that end the choice.
 func (d *dialect) stops(p *remote.Part) []kv.Token {
 	if p.Request.Stop.IgnoreEOS {
 		return p.Request.Stop.Tokens
@@ -98,8 +98,8 @@ func (d *dialect) stops(p *remote.Part) []kv.Token {
 	return append(p.Request.Stop.Tokens[:len(p.Request.Stop.Tokens):len(p.Request.Stop.Tokens)], d.eos...)
 }
 
-// sampling appends how tokens are drawn. Everything that the engine's own flags could set is
-// said: a request must mean the same on every server.
+// appendSampling appends the sampling parameters. It writes everything that the engine's flags could set: a
+// request must mean the same on every server.
 func (d *dialect) sampling(b []byte, p *remote.Part, leg leg) []byte {
 	s := &p.Request.Sampling
 	number := func(name string, v float64) {
@@ -113,7 +113,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part, leg leg) []byte {
 	number("top_p", orOne(s.TopP))
 	number("min_p", s.MinP)
 	number("repeat_penalty", orOne(s.RepetitionPenalty))
-	number("repeat_last_n", float64(d.context)) // all of it; newer servers refuse -1
+	number("repeat_last_n", float64(d.context)) // the whole context; newer servers refuse -1
 	number("presence_penalty", s.PresencePenalty)
 	number("frequency_penalty", s.FrequencyPenalty)
 	b = append(b, `,"typical_p":1,"dynatemp_range":0,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"seed":`...)
@@ -128,7 +128,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part, leg leg) []byte {
 	return d.bias(b, p, leg)
 }
 
-// bias appends logit_bias: [token, number], or [token, false] for one that is never drawn.
+// appendBias appends logit_bias: [token, number], or [token, false] for a token that is never drawn.
 func (d *dialect) bias(b []byte, p *remote.Part, leg leg) []byte {
 	n := 0
 	entry := func(t kv.Token) {
@@ -163,7 +163,7 @@ func orOne(v float64) float64 {
 	return v
 }
 
-// seed32 folds a seed into the 32 bits that llama.cpp takes, of which all ones mean a random one.
+// foldSeed folds a seed into llama.cpp's 32 bits, where all ones mean a random seed.
 func seed32(seed uint64) uint32 {
 	folded := uint32(seed ^ seed>>32)
 	return min(folded, 1<<32-2)

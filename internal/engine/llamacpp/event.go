@@ -10,21 +10,21 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// chunk is an event of an answer of /completion, or all of one that is no stream. Versions
-// differ in which fields there are.
+// completionEvent is an event of a response of /completion, or the whole response if it is no stream.
+// Versions differ in their fields.
 type chunk struct {
 	tokens    []kv.Token
 	stop      bool
-	eos       bool // with stop: by a token that ends sequences
+	eos       bool // with stop: an end-of-sequence token ended it
 	slot      int  // -1 if absent
 	predicted int  // tokens so far; -1 if absent
 	cached    int  // -1 if absent
-	wide      bool // the text has more than ASCII
+	wide      bool // the text is not all ASCII
 	probs     []byte
 	fault     bool
 }
 
-// Event takes an event of an answer.
+// HandleEvent handles an event of a response.
 func (d *dialect) Event(p *remote.Part, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
@@ -49,15 +49,15 @@ func (d *dialect) Event(p *remote.Part, data []byte) error {
 		return e.end()
 	}
 	if missing := e.predicted - p.Delivered(0) - len(e.tokens); missing > 0 && (e.wide || e.stop) {
-		// Tokens without a whole character of text were left out. Neither they are delivered nor
-		// what follows them: another call draws from there, and shows them all.
+		// Tokens without a whole character of text were omitted. Deliver neither them nor the tokens after
+		// them: another call continues from here and returns all of them.
 		p.Again(missing + len(e.tokens))
 		return remote.ErrEnough
 	}
 	return d.take(p, &e)
 }
 
-// end returns io.EOF with the last event.
+// eofIfLast returns io.EOF with the last event.
 func (e *chunk) end() error {
 	if e.stop {
 		return io.EOF
@@ -65,7 +65,7 @@ func (e *chunk) end() error {
 	return nil
 }
 
-// take delivers what an event has.
+// deliverEvent delivers the content of an event.
 func (d *dialect) take(p *remote.Part, e *chunk) error {
 	leg, end := d.leg(p), engine.NotFinished
 	if at := slices.IndexFunc(e.tokens, func(t kv.Token) bool { return d.ends(p, t) }); at >= 0 && !leg.least {
@@ -91,19 +91,19 @@ func (d *dialect) take(p *remote.Part, e *chunk) error {
 		return err
 	}
 	if end == engine.FinishStop && !e.stop && !slices.Contains(d.eos, last(tokens)) {
-		return remote.ErrEnough // the engine would go on
+		return remote.ErrEnough // the engine would continue
 	}
 	return e.end()
 }
 
-// ends reports whether a token ends the choice. The end of a text that is held to a schema
-// does even where the tokens of ends are to be ignored: nothing can follow it.
+// isStopToken reports whether a token ends the choice. Under a schema an EOS token does so even if EOS is to
+// be ignored: nothing can follow it.
 func (d *dialect) ends(p *remote.Part, t kv.Token) bool {
 	return slices.Contains(p.Request.Stop.Tokens, t) || (!p.Request.Stop.IgnoreEOS || p.Request.Guide != nil) && slices.Contains(d.eos, t)
 }
 
-// text returns the tokens of an event, with their log-probabilities if those were asked for. The
-// token that ends a text held to a schema, where such tokens are ignored, is none of it.
+// eventTokens returns the tokens of an event, with their log-probabilities if requested. It drops the EOS
+// token that ends a text under a schema if EOS is to be ignored.
 func (d *dialect) text(p *remote.Part, e *chunk, end engine.Finish) ([]kv.Token, []engine.Logprob, error) {
 	tokens := e.tokens
 	probs, err := probabilities(p, e, len(tokens))
@@ -124,14 +124,13 @@ func last(tokens []kv.Token) kv.Token {
 	return tokens[len(tokens)-1]
 }
 
-// probabilities reads the log-probabilities of the first n tokens of an event, which are nil if
-// nobody asked.
+// readLogprobs reads the log-probabilities of the first n tokens of an event; nil if not requested.
 func probabilities(p *remote.Part, e *chunk, n int) ([]engine.Logprob, error) {
 	if p.Request.Logprobs < 0 || n == 0 {
 		return nil, nil
 	}
 	p.Logprobs = p.Logprobs[:0]
-	p.Top = slices.Grow(p.Top[:0], n*p.Request.Logprobs) // so that what points into it stays
+	p.Top = slices.Grow(p.Top[:0], n*p.Request.Logprobs) // so that slices of it stay valid
 	c := remote.NewCursor(e.probs)
 	for c.Open('['); c.More(']'); {
 		var l engine.Logprob
@@ -165,7 +164,7 @@ func probabilities(p *remote.Part, e *chunk, n int) ([]engine.Logprob, error) {
 	return p.Logprobs, nil
 }
 
-// alternatives reads the likeliest tokens, of which no more are kept than were asked for.
+// readAlternatives reads the most likely tokens and keeps as many as requested.
 func alternatives(p *remote.Part, c *remote.Cursor, from int) {
 	for c.Open('['); c.More(']'); {
 		var l engine.TokenLogprob
@@ -185,7 +184,7 @@ func alternatives(p *remote.Part, c *remote.Cursor, from int) {
 	}
 }
 
-// logprob reads a log-probability: a number that is not above 0, nor infinite.
+// readLogprob reads a log-probability: not above 0, nor infinite.
 func logprob(c *remote.Cursor) float32 {
 	if c.Null() {
 		return -math.MaxFloat32
@@ -193,8 +192,8 @@ func logprob(c *remote.Cursor) float32 {
 	return float32(max(min(c.Float(), 0), -math.MaxFloat32))
 }
 
-// decode reads an event. The tokens are appended to tokens. An event that tells of progress has a
-// token 0 that nobody drew.
+// decodeEvent reads an event. It appends the tokens to tokens. A progress event has a token 0 that was not
+// drawn.
 func decode(data []byte, tokens []kv.Token) (chunk, error) {
 	e := chunk{tokens: tokens, slot: -1, predicted: -1, cached: -1}
 	progress := false
@@ -236,7 +235,7 @@ func decode(data []byte, tokens []kv.Token) (chunk, error) {
 	return e, c.End()
 }
 
-// inner reads the object that says how many tokens were cached by the name of that.
+// readCached reads the number of cached tokens from member name of an object.
 func (e *chunk) inner(c *remote.Cursor, name string) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == name && !c.Is('-') {
@@ -247,5 +246,5 @@ func (e *chunk) inner(c *remote.Cursor, name string) {
 	}
 }
 
-// small reads a count.
+// readCount reads a count.
 func small(c *remote.Cursor) int { return int(max(min(c.Int(), math.MaxInt32), -1)) }

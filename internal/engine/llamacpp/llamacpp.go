@@ -1,10 +1,10 @@
-// Package llamacpp is the adapter of llama.cpp's server. Tokens go in and come out by /completion;
-// clients' own requests pass through its OpenAI API, which is all that other servers around
-// llama.cpp have, such as that of llama-cpp-python.
+// Package llamacpp is the adapter of llama.cpp's server. Tokens go in and come out by /completion; client
+// requests pass through its OpenAI API, which is the only API of other servers based on llama.cpp, such as
+// that of llama-cpp-python.
 //
-// The engine says nothing of its cache, which is the sequence that each of its slots computed last. The adapter
-// keeps a model of the slots ([shadow.Slots]) and tells the engine which slot to take, so that the
-// model is right as long as nobody else uses the engine.
+// The engine does not report the content of its cache, which is the last sequence computed in each of its
+// slots. The adapter keeps a model of the slots ([cachemodel.Slots]) and tells the engine which slot to use,
+// so that the model is right as long as the engine has no other client.
 package llamacpp
 
 import (
@@ -24,7 +24,7 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// Config says which server, and what is known here of its model.
+// Config names the server and what is known of its model.
 type Config = remote.Opening
 
 // Engine is a llama.cpp server as an engine. Open it with [Open].
@@ -45,21 +45,21 @@ var (
 	_ remote.Dialect       = (*dialect)(nil)
 )
 
-// dialect speaks /completion.
+// completionDialect speaks /completion.
 type dialect struct {
 	eos      []kv.Token
-	context  int            // tokens of a slot
-	adapters map[string]int // the engine's numbers of LoRA adapters
+	context  int            // context length of a slot in tokens
+	adapters map[string]int // the engine's ids of LoRA adapters
 }
 
 const (
-	// defaultBlock is how many tokens a block of our index has: the engine knows single tokens.
+	// defaultBlock is the block size of Penstock's index in tokens: the engine has no blocks.
 	defaultBlock = 32
-	// defaultContext is the context of a server that does not say its own, nor is its model known.
+	// defaultContext is the context length if neither the server nor a checkpoint gives it.
 	defaultContext = 4096
 )
 
-// probe finds out what a server is.
+// serverProbe finds out what a server offers.
 type probe struct {
 	cfg    *Config
 	client *remote.Client
@@ -71,7 +71,7 @@ type probe struct {
 	warnings []engine.Warning
 }
 
-// props is the part of /props that matters.
+// serverProps is the relevant part of /props.
 type props struct {
 	Sees struct {
 		Images bool `json:"vision"`
@@ -86,7 +86,7 @@ type props struct {
 	} `json:"default_generation_settings"`
 }
 
-// sees are the kinds of media that the model sees.
+// mediaKinds returns the kinds of media that the model takes.
 func (s *props) sees() (kinds []string) {
 	for kind, yes := range map[media.Kind]bool{media.Image: s.Sees.Images, media.Video: s.Sees.Videos, media.Audio: s.Sees.Sounds} {
 		if yes {
@@ -100,9 +100,9 @@ func (p *probe) warn(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
-// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
-// does nothing until Run. What does not fit together is an error that says what to set; what makes the
-// server serve worse than it could becomes a warning.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
+// than it could become warnings.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// open finds out everything and makes the engine.
+// openEngine runs all probes and creates the engine.
 func (p *probe) open(ctx context.Context) (*Engine, error) {
 	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	if d == nil {
-		card.Adapters = nil // requests that are passed on name none
+		card.Adapters = nil // passthrough requests cannot name one
 	}
 	passes, err := p.passes(ctx)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	card.Guided = d != nil
-	p.cfg.See(&card, p.props.sees(), "") // it is told no keys: its slots know media by their pixels
+	p.cfg.See(&card, p.props.sees(), "") // it takes no keys: its slots identify media by their pixels
 	e := &Engine{client: p.client, native: p.native}
 	rc := remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Apart, Legs: remote.ManyLegs,
@@ -155,7 +155,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 		Model: func(string) string { return p.model }, PassSalts: remote.SaltsIgnored, ProveSalts: p.cfg.ProveSalts,
 		SaltsRemedy: "ask without cache_salt, or name the model's files with --model-path: llama.cpp has no salts, and only in tokens can it be told what not to reuse",
 	}
-	if d != nil { // a nil pointer in an interface is something
+	if d != nil { // a nil pointer in an interface is not nil
 		rc.Dialect, rc.Cached = d, remote.ReportsEach
 		rc.NoReport = "take a newer llama.cpp: /completion should say timings.cache_n"
 	}
@@ -164,7 +164,7 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	return e, err
 }
 
-// findModel reads which model is served.
+// findModel reads the served model.
 func (p *probe) findModel(ctx context.Context) error {
 	var models struct {
 		Data []struct {
@@ -209,7 +209,8 @@ func (p *probe) findProps(ctx context.Context) error {
 	return nil
 }
 
-// name is what the model is called here: a server calls it by its file unless it was told better.
+// modelName returns the model's name: the configured one, else the server's, which is its file name by
+// default.
 func (p *probe) name() string {
 	if p.cfg.Spec.Name != "" {
 		return p.cfg.Spec.Name
@@ -217,7 +218,7 @@ func (p *probe) name() string {
 	return strings.TrimSuffix(path.Base(strings.ReplaceAll(p.model, `\`, "/")), ".gguf")
 }
 
-// card describes the model served.
+// buildCard describes the model served.
 func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
@@ -240,7 +241,7 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
+// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
 func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
 	spec := &p.cfg.Spec
 	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
@@ -268,13 +269,13 @@ func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error)
 	return nil, nil
 }
 
-// passes returns which of clients' requests can be passed on.
+// findPassthroughPaths returns the paths whose client requests can be passed through.
 func (p *probe) passes(ctx context.Context) ([]string, error) {
 	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages")
 }
 
-// source returns the model of the engine's slots; a server that is not llama.cpp's own keeps one sequence
-// at most, of which it says nothing: nothing is believed of that.
+// cacheSource returns the model of the engine's slots. A server that is not llama.cpp's own keeps at most one
+// sequence and does not report it: nothing is predicted for it.
 func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	if !p.native {
 		p.warn(engine.WarnNoCache, "serve the model with llama.cpp's own server",
@@ -289,8 +290,8 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 	return remote.Shadow(m), nil
 }
 
-// alive asks whether the server answers, and serves the same model in as many slots: while it loads its model
-// it says 503, and it does not look at the name of the model in what it is asked.
+// checkAlive checks that the server answers and serves the same model in the same number of slots. It answers
+// 503 while it loads its model, and ignores the model's name in requests.
 func (p *probe) alive(ctx context.Context) error {
 	where := "/health"
 	if !p.native {

@@ -8,7 +8,8 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// scraper returns how the engine tells its load: its metrics, else its slots; nil if neither is on.
+// loadScraper returns a function that reads the engine's load from its metrics, else from its slots; nil if
+// neither is on.
 func (p *probe) scraper(ctx context.Context) func(context.Context, *remote.Gauges) error {
 	for _, read := range []func(context.Context, *remote.Gauges) error{p.metrics, p.slots} {
 		var g remote.Gauges
@@ -25,13 +26,13 @@ func (p *probe) metrics(ctx context.Context, g *remote.Gauges) error {
 	return p.client.Scrape(ctx, "/metrics", func(text []byte) { p.read(text, g) })
 }
 
-// read takes the series that matter.
+// parseMetrics reads the relevant series.
 func (p *probe) read(text []byte, g *remote.Gauges) {
 	remote.Samples(text, "llamacpp:", func(m remote.Sample) {
 		switch string(m.Name) {
 		case "llamacpp:requests_processing":
 			g.Running = int(min(max(m.Value, 0), 1<<30))
-		case "llamacpp:n_decode_total": // batches computed: a long prompt is several
+		case "llamacpp:n_decode_total": // batches computed: a long prompt takes several
 			g.Tokens = uint64(max(m.Value, 0))
 		case "llamacpp:requests_deferred":
 			g.Waiting = int(min(max(m.Value, 0), 1<<30))

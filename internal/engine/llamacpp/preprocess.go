@@ -12,8 +12,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Preprocess has the server make the tokens of a text by /tokenize, of a conversation after its template
-// made a text of it by /apply-template.
+// Preprocess lets the server make the tokens of a text by /tokenize, and the text of a conversation by
+// /apply-template.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) 
 	})
 }
 
-// prompt asks for the tokens and reads them into p.
+// fetchPrompt asks for the tokens and reads them into p.
 func (e *Engine) prompt(ctx context.Context, req *engine.PreprocessRequest, chat []byte, p *engine.Preprocessed) error {
 	text, special, add := req.Text, req.ParseSpecial, req.AddSpecial
 	if chat != nil {
@@ -49,7 +49,7 @@ func (e *Engine) prompt(ctx context.Context, req *engine.PreprocessRequest, chat
 		if made.Prompt == nil {
 			return fault.New(fault.Unavailable, "the engine answers a question for a prompt with what is none")
 		}
-		// As its own chat endpoint does.
+		// The server's own chat endpoint does so too.
 		text, special, add = *made.Prompt, true, true
 	}
 	body := strictjson.AppendString([]byte(`{"content":`), text)
