@@ -1,6 +1,6 @@
-// Package watch hands the cache events of an engine to those who watch it: each is told
-// what is cached now and then every change, in order, and one that falls behind is started
-// over instead of holding up the engine.
+// Package watch broadcasts the cache events of an engine to watchers: each watcher gets a description of what
+// is cached now and then every change, in order. A watcher that lags too far is restarted with a new
+// description; it never holds up the engine.
 package watch
 
 import (
@@ -10,12 +10,12 @@ import (
 	"penstock/core/kv"
 )
 
-// MinBacklog is a limit for a [Hub] below which watchers would be started over for the
-// changes of a few requests.
+// MinBacklog is the least sensible limit of a [Broadcaster]: below it the changes of a few requests would
+// restart watchers.
 const MinBacklog = 1024
 
-// Hub has the watchers of one engine. The engine publishes every change, and when [Hub.Wanting]
-// says so describes its cache; it never waits for a watcher.
+// Broadcaster serves the watchers of one engine. The engine publishes every change, and describes its cache
+// when [Broadcaster.NeedsDescription] returns true; it never waits for a watcher.
 type Hub struct {
 	limit int
 
@@ -26,31 +26,34 @@ type Hub struct {
 	}
 }
 
-// New returns a hub without watchers, each of which may be behind by limit names of
-// blocks, beside a description.
+// New returns a broadcaster without watchers. The backlog of a watcher is limited to limit block hashes, not
+// counting a description.
 func New(limit int) *Hub { return &Hub{limit: limit} }
 
-// watcher is one call of Watch. The hub's mutex guards all but ready.
+// watcher is one call of Watch. The broadcaster's mutex guards all fields except ready.
 type watcher struct {
-	ready   chan struct{} // has room for one
+	ready   chan struct{} // of capacity 1
 	state   watching
 	backlog []kv.Event
-	handed  []kv.Event // what take returned last
-	names   int        // in backlog, without those of a description
+	handed  []kv.Event // last result of takeBacklog
+	names   int        // in backlog, not counting a description
 }
 
-// watching is what a watcher needs next.
+// watcherState is what a watcher needs next.
+//
+//	needsDescription   a description of the cache follows; then following
+//	following          changes follow; overflowed when the backlog is full
+//	overflowed         needsDescription when it takes its backlog
 type watching uint8
 
 const (
-	wants   watching = iota // a description of the cache
-	follows                 // the changes
-	lost                    // its backlog overflowed; it wants when it comes back
+	wants watching = iota
+	follows
+	lost
 )
 
-// Watch reports to sink as the contract of engine.KVSource says. ask is called, by this
-// goroutine, when the engine must describe its cache. It returns nil when ctx ends, sink's
-// error if sink fails, and stopped when the engine has.
+// Watch reports to sink as engine.KVSource specifies. It calls ask, in its own goroutine, when the engine
+// must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after Stop.
 func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
 	w := h.join()
 	defer h.part(w)
@@ -98,8 +101,7 @@ func (h *Hub) part(w *watcher) {
 	}
 }
 
-// Publish adds events to the backlog of everyone who follows. It keeps their
-// slices.
+// Publish adds events to the backlog of every watcher which is following. It keeps their slices.
 func (h *Hub) Publish(events []kv.Event) {
 	if len(events) == 0 {
 		return
@@ -124,7 +126,7 @@ func (h *Hub) Publish(events []kv.Event) {
 	}
 }
 
-// Wanting reports whether a watcher waits for a description.
+// NeedsDescription reports whether a watcher waits for a description.
 func (h *Hub) Wanting() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,8 +138,8 @@ func (h *Hub) Wanting() bool {
 	return false
 }
 
-// Describe gives the description of the cache, a Cleared event and Stored events, to everyone who
-// wants one. All changes up to it have been published. It keeps their slices.
+// SendDescription gives a description of the cache, a Cleared event and Stored events, to every watcher that
+// needs one. All changes up to it have been published. It keeps the slices.
 func (h *Hub) Describe(dump []kv.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,19 +152,18 @@ func (h *Hub) Describe(dump []kv.Event) {
 	}
 }
 
-// Watchers returns how many watch.
+// WatcherCount returns the number of watchers.
 func (h *Hub) Watchers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.mu.watchers)
 }
 
-// maxKept bounds the events whose memory a watcher keeps for the next ones.
+// maxKept bounds the events whose memory a watcher keeps for reuse.
 const maxKept = 1024
 
-// take empties the backlog of w: what it returns is valid until the next call, in which its memory
-// is used again. again says that the engine must describe the cache to it; stopped, that no more
-// events come.
+// takeBacklog empties the backlog of w. The result is valid until the next call, which reuses its memory.
+// again says that the engine must describe the cache to w; stopped that no more events come.
 func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,7 +177,7 @@ func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
 	return w.handed, again, h.mu.stopped
 }
 
-// Stop says that no more events come.
+// Stop ends all watches after their backlogs.
 func (h *Hub) Stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -189,6 +190,6 @@ func (h *Hub) Stop() {
 func (w *watcher) notify() {
 	select {
 	case w.ready <- struct{}{}:
-	default: // it will look anyway
+	default: // ready is already set
 	}
 }
