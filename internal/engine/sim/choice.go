@@ -9,22 +9,22 @@ import (
 	"penstock/internal/engine"
 )
 
-// choice is where one choice is in its script.
+// scriptedChoice is the position of one choice in its script.
 type choice struct {
 	script   *script
 	req      *engine.Request
-	stops    []kv.Token // that end it
-	key      uint64     // what it is drawn from
+	stops    []kv.Token // the choice's stop tokens
+	key      uint64     // seed of its draws
 	reader   reader
 	position int  // of the next token
-	end      int  // position of the end of sequence
-	barred   bits // stops, once one had to be left out
+	end      int  // position of the EOS token
+	barred   bits // set of stops, built when one had to be replaced
 }
 
-// Over implements [batch.State].
+// IsFinished implements [batch.State].
 func (c *choice) Over() bool { return false }
 
-// next returns the next token.
+// nextToken returns the next token.
 func (c *choice) next() (engine.Logprob, error) {
 	t := c.reader.next()
 	switch {
@@ -40,7 +40,7 @@ func (c *choice) next() (engine.Logprob, error) {
 	return c.logprob(t), nil
 }
 
-// instead returns a word that does not end the choice in place of one that does.
+// replacementToken returns a word that does not end the choice, in place of a stop token.
 func (c *choice) instead() (kv.Token, bool) {
 	s := c.script
 	if c.barred == nil {
@@ -59,14 +59,14 @@ func (c *choice) instead() (kv.Token, bool) {
 	return 0, false
 }
 
-// word returns the i-th of all words in an order that key and position choose.
+// pickWord returns the i-th of all words in an order given by key and position.
 func (s *script) word(key uint64, position, i int) kv.Token {
 	from := splitmix.Mix(key+uint64(position)*splitmix.Step) % uint64(len(s.words))
 	return s.words[(from+uint64(i))%uint64(len(s.words))]
 }
 
-// logprob says of a token that it was drawn with a probability of one half, and of
-// each alternative that it had half of that of the one before it.
+// makeLogprob gives a token the probability one half, and each alternative half the probability of the one
+// before it.
 func (c *choice) logprob(t kv.Token) engine.Logprob {
 	n := c.req.Logprobs
 	if n < 0 {
@@ -88,12 +88,12 @@ func (c *choice) logprob(t kv.Token) engine.Logprob {
 	return l
 }
 
-// reader goes through the sentences of a text, round and round.
+// textReader reads the sentences of a text in a cycle.
 type reader struct {
 	text   *Text
 	length int // tokens of text.Next
 	index  int // of the sentence
-	stride int // from one sentence to the next, without a divisor in common with their number
+	stride int // from one sentence to the next, coprime to their number
 	offset int // in the sentence
 	begun  bool
 }
@@ -105,30 +105,30 @@ func (r *reader) sentence() []kv.Token {
 	return r.text.First[r.index]
 }
 
-// next returns the token here and goes on to the one after it.
+// readToken returns the current token and advances.
 func (r *reader) next() kv.Token {
 	t := r.sentence()[r.offset]
 	r.skip(1)
 	return t
 }
 
-// skip goes on by n tokens.
+// skipTokens advances by n tokens.
 func (r *reader) skip(n int) {
 	r.offset += n
 	for r.offset >= len(r.sentence()) {
 		r.offset -= len(r.sentence())
 		r.index = (r.index + r.stride) % len(r.text.Next)
 		r.begun = true
-		if r.offset >= r.length { // whole rounds lead back to here
+		if r.offset >= r.length { // whole cycles lead back to here
 			r.offset %= r.length
 		}
 	}
 }
 
-// bits is a set of tokens.
+// tokenSet is a set of tokens.
 type bits []uint64
 
-// newBits returns the set of the tokens in lists that a vocabulary of size has.
+// newTokenSet returns the set of the tokens in lists that are below size.
 func newBits(size int, lists ...[]kv.Token) bits {
 	b := make(bits, (size+63)/64)
 	for _, list := range lists {

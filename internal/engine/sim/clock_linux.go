@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm is a sleeper by a timer of the kernel, which the runtime waits for as for a
-// socket: woken at the instant, and without a thread of its own.
+// timerfdSleeper is a sleeper with a timer of the kernel, for which the runtime waits as for a socket: it
+// wakes on time, without a thread of its own.
 type alarm struct {
 	file   *os.File
 	fd     int // of file, which keeps it open
@@ -17,14 +17,14 @@ type alarm struct {
 	expiry [8]byte
 }
 
-// precise returns an alarm that also ends with ctx; nil if there is none.
+// newPreciseSleeper returns a timerfdSleeper that also ends with ctx; nil if not available.
 func precise(ctx context.Context) sleeper {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return nil
 	}
 	a := &alarm{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd}
-	if a.file.SetReadDeadline(time.Time{}) != nil { // the runtime cannot wait for it
+	if a.file.SetReadDeadline(time.Time{}) != nil { // the runtime cannot poll it
 		a.file.Close()
 		return nil
 	}

@@ -15,20 +15,18 @@ import (
 
 // Engine is a simulated engine. Create it with [New].
 //
-// Its streams are those of any engine: the token at a position of a choice is a
-// function of the prompt, the seed, the choice and the position, so one that moves
-// to another engine of equal numerics goes on as if it had not moved. Sampling
-// parameters are checked and change nothing else but that a temperature above 0
-// makes the answer depend on the seed. Adapters cost nothing and share no blocks with
-// the model. Log-probabilities are made up: they fall by half from one alternative
-// to the next.
+// Its streams satisfy the contract of engines: the token at a position of a choice is a function of the
+// prompt, the seed, the choice and the position, so a stream that moves to another engine of equal numerics
+// continues as if it had not moved. Sampling parameters are checked but have no effect, except that a
+// temperature above 0 makes the answer depend on the seed. Adapters cost nothing and share no blocks with the
+// model. Log-probabilities are invented: the probability halves from one alternative to the next.
 type Engine struct {
 	*batch.Engine
 	clock   *clock
 	startup time.Duration
 	started chan struct{}
 	ran     atomic.Bool
-	pool    *attachment // nil without
+	pool    *attachment // nil without a pool
 }
 
 // Compile-time guards.
@@ -39,8 +37,7 @@ var (
 	_ batch.Computer    = (*computer)(nil)
 )
 
-// New returns an engine that does nothing until Run, or everything that is wrong
-// with cfg.
+// New returns an engine that does nothing until Run, or all problems of cfg.
 func New(cfg Config) (*Engine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -96,9 +93,8 @@ func New(cfg Config) (*Engine, error) {
 	return &Engine{Engine: shell, clock: &c.clock, startup: cfg.Timing.Startup, started: make(chan struct{}), pool: pool}, nil
 }
 
-// Run starts up, which takes its time, and then computes until ctx ends, as the
-// contract of [engine.Engine] says. What Generate was asked for before that waits.
-// An engine runs once: after that, Run returns a Conflict error.
+// Run waits for the startup time and then computes until ctx ends; see [engine.Engine]. Earlier calls of
+// Generate wait. An engine runs once: a second Run returns a Conflict error.
 func (e *Engine) Run(ctx context.Context) error {
 	if !e.ran.CompareAndSwap(false, true) {
 		return fault.New(fault.Conflict, "sim model %s: the engine ran already; make a new one", e.Card().Name)
@@ -115,31 +111,30 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	e.clock.open(ctx)
 	defer e.clock.close()
-	return e.Engine.Run(ctx) // also to release everybody if there is no more time
+	return e.Engine.Run(ctx) // if ctx has ended, this releases all requests
 }
 
-// Started is closed when the engine is up. A worker that is called before that lets
-// its callers wait.
+// Started is closed when the engine is up. A worker that is called before lets its callers wait.
 func (e *Engine) Started() <-chan struct{} { return e.started }
 
-// computer computes nothing and takes its time for it; see [batch.Computer].
+// computer computes nothing and takes the model's time for it; see [batch.Computer].
 type computer struct {
 	script *script
 	timing Timing
 	blocks int
 
-	// Of the loop.
+	// Owned by the engine's loop.
 	clock  clock
 	passes uint64
 }
 
-// Begin implements [batch.Computer].
+// StartRequest implements [batch.Computer].
 func (c *computer) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
 	return c.script.begin(req, stops), nil
 }
 
-// Compute implements [batch.Computer]. What it says it finds while the pass takes
-// place, so that this takes no time besides.
+// ComputeBatch implements [batch.Computer]. It draws the tokens within the time of the pass, so that drawing
+// adds no time.
 func (c *computer) Compute(ctx context.Context, b *batch.Batch) error {
 	pass := Describe(b.Plan, b.Stats, c.blocks)
 	for i := range b.Plan.Work {
@@ -156,7 +151,7 @@ func (c *computer) Compute(ctx context.Context, b *batch.Batch) error {
 	return c.clock.pass(ctx, d, b.Follows)
 }
 
-// placeholders counts the positions from start to end that media fill.
+// countPlaceholders counts the positions from start to end that media fill.
 func placeholders(media []kv.Media, start, end int) int {
 	n := 0
 	for _, m := range media {

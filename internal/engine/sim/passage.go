@@ -2,13 +2,13 @@ package sim
 
 import "penstock/core/kv"
 
-// Text is what engines say: sentences as tokens, each with something before it and
-// as the beginning of an answer. It is shared by engines and not changed.
+// Text is the source of answers: sentences as tokens, once for the start of an answer and once for positions
+// after other text. Engines share it; it must not be changed.
 type Text struct {
 	First, Next [][]kv.Token
 }
 
-// Passage returns the built-in text in the tokens that encode gives.
+// BuiltinText returns the built-in text in the tokens that encode returns.
 func Passage(encode func(string) []kv.Token) Text {
 	var t Text
 	for _, s := range passage() {
@@ -18,8 +18,7 @@ func Passage(encode func(string) []kv.Token) Text {
 	return t
 }
 
-// passage is about what the project is named after. Each sentence can follow any
-// other.
+// builtinSentences are about what the project is named after. Each sentence can follow any other.
 func passage() []string {
 	return []string{
 		"Water that falls two hundred metres does not care how it was asked to fall.",

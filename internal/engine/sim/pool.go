@@ -7,28 +7,26 @@ import (
 	"penstock/core/kv"
 )
 
-// Pool is the memory that simulated workers share: CXL, as they would see it. It holds
-// names of blocks; there are no K and V to hold. It is not safe for concurrent use, and
-// has no time of its own, so that engines in real time and a cluster in virtual time ask
-// the same one.
+// Pool is memory that simulated workers share, such as CXL. It holds block hashes only. It is not safe for
+// concurrent use, and has no clock, so that both engines in real time and a cluster in virtual time can use
+// it.
 //
-// A member offers the blocks that it has stored; those that are neither there nor on
-// their way are copied, which ends when the member is told to end it. The blocks used least
-// lately make room. The end of a block is told to the member that put it there: so the events of
-// a block are in one feed. When that one leaves another member takes its blocks over and says
-// that they are there, in its own feed.
+// A member offers the blocks that it has stored; blocks that are neither in the pool nor being copied are
+// copied until FinishCopies. The least recently used blocks are evicted. The eviction of a block is reported
+// to the member that put it there, so that all events of a block are in one feed. When that member is removed
+// another member takes over its blocks and reports them in its own feed.
 type Pool struct {
 	id      kv.PoolID
-	room    int // in blocks
+	room    int // capacity in blocks
 	blocks  map[kv.SeqHash]*pooledBlock
-	oldest  *pooledBlock // the ends of the order of use
+	oldest  *pooledBlock // the ends of the LRU list
 	newest  *pooledBlock
-	held    int // in that order
+	held    int // length of the LRU list
 	members []*PoolMember
-	joined  int // how many times members joined
+	joined  int // number of AddMember calls
 }
 
-// pooledBlock is a block in a Pool or on its way there.
+// pooledBlock is a block in a Pool or being copied there.
 type pooledBlock struct {
 	seq        kv.SeqHash
 	parent     kv.SeqHash
@@ -36,10 +34,10 @@ type pooledBlock struct {
 	index      uint32
 	owner      *PoolMember // nil while there is no member
 	there      bool
-	prev, next *pooledBlock // by use, if there
+	prev, next *pooledBlock // LRU list, if inPool
 }
 
-// NewPool returns an empty pool that has room for so many blocks.
+// NewPool returns an empty pool with a capacity in blocks.
 func NewPool(id kv.PoolID, room int) (*Pool, error) {
 	if room < 1 {
 		return nil, fmt.Errorf("sim: a pool with room for %d blocks; it must be at least 1", room)
@@ -50,16 +48,16 @@ func NewPool(id kv.PoolID, room int) (*Pool, error) {
 // Len returns the number of blocks in the pool.
 func (p *Pool) Len() int { return p.held }
 
-// PoolMember is a worker that can attach a Pool.
+// PoolMember is a worker that is attached to a Pool.
 type PoolMember struct {
 	pool    *Pool
 	worker  kv.Worker
-	told    int // the membership that its feed knows
+	told    int // value of Pool.joined that its feed reported
 	adopted []kv.SeqHash
 	evicted []kv.SeqHash
 }
 
-// Join makes a worker a member. If it is the only one, all that is there is its own.
+// AddMember makes a worker a member. If it is the only one, it owns all blocks of the pool.
 func (p *Pool) Join(w kv.Worker) *PoolMember {
 	m := &PoolMember{pool: p, worker: w}
 	p.members = append(p.members, m)
@@ -68,7 +66,7 @@ func (p *Pool) Join(w kv.Worker) *PoolMember {
 	return m
 }
 
-// adopt makes m the owner of what is there of another member, which has left.
+// adoptBlocks makes m the owner of the blocks of a removed member.
 func (m *PoolMember) adopt(of *PoolMember) {
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == of {
@@ -78,12 +76,12 @@ func (m *PoolMember) adopt(of *PoolMember) {
 	}
 }
 
-// Leave ends a membership: its worker died. What it was copying is lost, what it put
-// into the pool stays, and what it had to tell another member does.
+// Detach removes a member whose worker died. Its unfinished copies are lost. Its blocks stay in the pool, and
+// another member reports its pending events.
 func (m *PoolMember) Leave() {
 	p := m.pool
 	p.members = slices.DeleteFunc(p.members, func(o *PoolMember) bool { return o == m })
-	for seq, b := range p.blocks { // each is its own affair
+	for seq, b := range p.blocks { // in any order
 		switch {
 		case b.owner != m:
 		case !b.there:
@@ -99,8 +97,7 @@ func (m *PoolMember) Leave() {
 	}
 }
 
-// Has reports whether a block is in the pool, and counts as a use of it. It implements
-// the scheduler's Elsewhere.
+// Has reports whether a block is in the pool, and counts as a use of it. It implements paged.Elsewhere.
 func (m *PoolMember) Has(seq kv.SeqHash) bool {
 	b := m.pool.blocks[seq]
 	if b == nil || !b.there {
@@ -111,8 +108,8 @@ func (m *PoolMember) Has(seq kv.SeqHash) bool {
 	return true
 }
 
-// Offer takes the events of the member's cache, begins to copy the blocks stored in them
-// that the pool lacks, and returns those: the copy is to be ended by End.
+// StartCopies takes the events of the member's cache, starts to copy the stored blocks that the pool lacks,
+// and returns them for FinishCopies.
 func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 	for i := range events {
 		ev := &events[i]
@@ -133,7 +130,7 @@ func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 	return copied
 }
 
-// End ends the copy of blocks, which are in the pool from now on.
+// FinishCopies adds copied blocks to the pool.
 func (m *PoolMember) End(copied []kv.SeqHash) {
 	p := m.pool
 	for _, seq := range copied {
@@ -152,8 +149,8 @@ func (m *PoolMember) End(copied []kv.SeqHash) {
 	}
 }
 
-// Moved appends to dst the event that blocks got into a state, if there are any; with who
-// can attach the pool if the member's feed does not know that yet.
+// AppendMoved appends to dst the event that blocks changed their state, if there are any; it lists the
+// attached workers if the member's feed does not know them yet.
 func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
 	if len(seqs) == 0 {
 		return dst
@@ -170,8 +167,8 @@ func (m *PoolMember) say(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []k
 	return append(dst, ev)
 }
 
-// News appends to dst the events of which the member is to tell though it did nothing, if
-// there are any: which blocks it took over, and which left the pool.
+// AppendPending appends to dst the pending events that the member's own actions did not cause: blocks that it
+// took over, and evictions from the pool.
 func (m *PoolMember) News(dst []kv.Event) []kv.Event {
 	dst = m.gone(dst)
 	dst = m.there(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
@@ -179,12 +176,12 @@ func (m *PoolMember) News(dst []kv.Event) []kv.Event {
 	return dst
 }
 
-// Waits reports whether News has something to tell.
+// HasPending reports whether AppendPending has events.
 func (m *PoolMember) Waits() bool { return len(m.adopted)+len(m.evicted) > 0 }
 
-// Describe appends to dst what goes behind a description of the member's cache: that what it
-// ever put into the pool is not there, or if it is the only member that nothing is, and
-// then the blocks of its own that are.
+// AppendContents appends to dst the events after a description of the member's cache: that all blocks which
+// the member put into the pool are gone from there (if it is the only member, all blocks), and then its own
+// blocks which are there.
 func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
 	m.told = 0
 	to := kv.LocalGPU
@@ -192,13 +189,13 @@ func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
 		to = kv.Evicted
 	}
 	dst = m.say(dst, to, nil)
-	dst = m.gone(dst) // some was said by others, who have left
+	dst = m.gone(dst) // some were reported by members since removed
 	dst = m.there(dst, func(*pooledBlock) bool { return true })
 	m.adopted = nil
 	return dst
 }
 
-// gone appends to dst that blocks left the pool, but for those that have come back since.
+// appendEvicted appends to dst the evictions of blocks that are not in the pool again.
 func (m *PoolMember) gone(dst []kv.Event) []kv.Event {
 	var seqs []kv.SeqHash
 	for _, seq := range m.evicted {
@@ -210,9 +207,9 @@ func (m *PoolMember) gone(dst []kv.Event) []kv.Event {
 	return m.Moved(dst, kv.Evicted, seqs)
 }
 
-// there appends to dst that blocks of the member's are in the pool. They are said to be
-// stored there for a moment, so that whoever hears it knows their place among
-// prefixes, whether or not the member's cache has them.
+// appendPooled appends to dst the event that blocks of the member are in the pool. It first reports them as
+// stored in the pool and afterwards as removed, so that receivers learn their prefixes even if the member's
+// cache does not have them.
 func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
 	var seqs []kv.SeqHash
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
@@ -228,7 +225,7 @@ func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.E
 	return dst
 }
 
-// access lists the members.
+// memberWorkers lists the workers of the members.
 func (p *Pool) access() []kv.Worker {
 	all := make([]kv.Worker, len(p.members))
 	for i, m := range p.members {
@@ -238,8 +235,8 @@ func (p *Pool) access() []kv.Worker {
 	return slices.Compact(all)
 }
 
-// link puts b among the used ones as the one used last; but no block is newer there than
-// the one that it extends, so that none outlives that.
+// linkBlock inserts b as the most recently used block, but never as newer than its parent, so that it is
+// evicted before its parent.
 func (p *Pool) link(b *pooledBlock) {
 	var after *pooledBlock // the next newer one
 	if b.index > 0 {

@@ -11,23 +11,23 @@ import (
 	"penstock/internal/engine/batch"
 )
 
-// script knows what is answered to a request: the token at each position of each
-// choice. It does not change, and choices share it.
+// answerScript computes the answers to requests: the token at each position of each choice. It is immutable
+// and shared by choices.
 type script struct {
 	kind    Script
 	text    Text
 	length  int  // tokens of Next
-	output  int  // mean length of an answer; 0 is no end
-	context int  // length
-	silent  bits // tokens without text, and those that end a choice
-	size    int  // of the vocabulary
+	output  int  // mean length of an answer; 0 is unlimited
+	context int  // context length
+	silent  bits // tokens without text, and stop tokens
+	size    int  // vocabulary size
 	eos     []kv.Token
-	// words are tokens with text, each once: at least one, and as many as alternatives
-	// may be asked for if the vocabulary has them.
+	// words are distinct tokens with text: at least one, and as many as the largest number of alternatives if
+	// the vocabulary has them.
 	words []kv.Token
 }
 
-// newScript returns the script of a configuration that is valid, for a context.
+// newScript returns the script of a valid configuration, for a context length.
 func newScript(cfg *Config, context int) (*script, error) {
 	v := &cfg.Vocabulary
 	s := &script{
@@ -47,8 +47,8 @@ func newScript(cfg *Config, context int) (*script, error) {
 	return s, nil
 }
 
-// distinct returns the tokens of the text and then of the vocabulary that have text,
-// each once, but not many more than the text has.
+// distinctWords returns the distinct tokens with text, first from the text and then from the vocabulary, up
+// to a limit.
 func (s *script) distinct() []kv.Token {
 	seen := newBits(s.size)
 	var words []kv.Token
@@ -70,15 +70,14 @@ func (s *script) distinct() []kv.Token {
 	return words
 }
 
-// wordList is a text for those who have none: all words in order, eight to a
-// sentence.
+// wordListText returns a text without sentences of its own: all words in order, eight to a sentence.
 func wordList(words []kv.Token) Text {
 	sentences := slices.Collect(slices.Chunk(words, 8))
 	return Text{First: sentences, Next: sentences}
 }
 
-// numerics names what the tokens depend on beside the request: the version of this
-// package's choices, and all of the script.
+// numericsID identifies what the tokens depend on other than the request: the version of this package's
+// draws, and the whole script.
 func (s *script) numerics() string {
 	h := splitmix.Mix(splitmix.Step + uint64(s.kind))
 	add := func(n int) { h = splitmix.Mix(h + splitmix.Step + uint64(n)) }
@@ -99,7 +98,7 @@ func (s *script) numerics() string {
 	return fmt.Sprintf("sim1-%016x", h)
 }
 
-// begin returns the state of each choice of a request.
+// newStates returns the state of each choice of a request.
 func (s *script) begin(req *engine.Request, stops []kv.Token) []batch.State {
 	states, choices := make([]batch.State, req.Choices), make([]choice, req.Choices)
 	prompt := digest(req.Prompt)
@@ -125,8 +124,8 @@ func (s *script) begin(req *engine.Request, stops []kv.Token) []batch.State {
 	return states
 }
 
-// echo returns what there is to say of a prompt, as a text of one sentence; nil if
-// that is not the script or the prompt has no text.
+// echoText returns the echo of a prompt as a text of one sentence; nil if the script is another or the prompt
+// has no text.
 func (s *script) echo(prompt []kv.Token) *Text {
 	if s.kind != ScriptEcho {
 		return nil
@@ -139,8 +138,7 @@ func (s *script) echo(prompt []kv.Token) *Text {
 	return &Text{First: sentence, Next: sentence}
 }
 
-// open returns the passage of a key from its beginning: the sentences in steps that
-// lead to each of them.
+// openPassage returns the passage of a key from its start: a stride that reaches every sentence.
 func (s *script) open(key uint64) reader {
 	n := len(s.text.Next)
 	stride := 1 + int(splitmix.Mix(key+splitmix.Step)%uint64(n))
@@ -157,12 +155,12 @@ func gcd(a, b int) int {
 	return a
 }
 
-// never is the position of what does not come.
+// never is the position of an event that does not occur.
 const never = math.MaxInt
 
-// end returns the position at which a choice says end of sequence: where the echo
-// ends, else that of a length drawn by key if the client set no limit. (A request has
-// a limit always; that of one which set none is the rest of the context.)
+// endPosition returns the position of a choice's EOS: the end of the echo, else a length drawn by key if the
+// client set no limit. (Every request has a limit; without one of the client's it is the rest of the
+// context.)
 func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
 	at := never
 	switch {
@@ -175,13 +173,12 @@ func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
 	case s.output > 0 && req.Stop.MaxTokens >= s.context-len(req.Prompt):
 		n := uint64(s.output)
 		a, b := splitmix.Mix(key^splitmix.Step)%n, splitmix.Mix(^key^splitmix.Step)%n
-		at = int(a + b) // of mean n-1, and there is the end
+		at = int(a + b) // of mean n-1, and EOS follows there
 	}
 	return max(at, req.Stop.MinTokens)
 }
 
-// digest is a hash of a prompt: of its length and its last tokens, where prompts with
-// a beginning in common differ.
+// promptDigest hashes a prompt's length and last tokens, in which prompts with a common prefix differ.
 func digest(prompt []kv.Token) uint64 {
 	const last = 256
 	h := splitmix.Mix(splitmix.Step + uint64(len(prompt)))

@@ -8,8 +8,7 @@ import (
 	"penstock/internal/engine/batch"
 )
 
-// SharedPool is a [Pool] for engines that run in real time, in one process. It is safe for
-// concurrent use.
+// SharedPool is a [Pool] for engines that run in real time in one process. It is safe for concurrent use.
 type SharedPool struct {
 	delay time.Duration
 	mu    struct {
@@ -19,8 +18,8 @@ type SharedPool struct {
 	}
 }
 
-// NewSharedPool returns an empty pool that has room for so many blocks. A copy into it
-// takes delay beside the time of [Timing.Transfer].
+// NewSharedPool returns an empty pool with a capacity in blocks. A copy into it takes delay in addition to
+// [Timing.TransferDuration].
 func NewSharedPool(id kv.PoolID, room int, delay time.Duration) (*SharedPool, error) {
 	pool, err := NewPool(id, room)
 	if err != nil {
@@ -31,19 +30,18 @@ func NewSharedPool(id kv.PoolID, room int, delay time.Duration) (*SharedPool, er
 	return s, nil
 }
 
-// attachment is what an engine has of a SharedPool. The pool's lock guards all but what
-// does not change.
+// poolAttachment is an engine's use of a SharedPool. The pool's lock guards its mutable fields.
 type attachment struct {
 	shared *SharedPool
 	member *PoolMember
-	copies time.Duration // of one block
-	wake   func()        // has the engine tell what there is to tell
+	copies time.Duration // duration for one block
+	wake   func()        // makes the engine report pending events
 
-	waiting []waiting   // copies that have not ended, in the order in which they will
-	timer   *time.Timer // wakes when the first of them ends; nil before there is one
+	waiting []waiting   // unfinished copies, in the order in which they finish
+	timer   *time.Timer // fires when the first of them finishes; nil before the first copy
 }
 
-// waiting is a copy that ends at a time.
+// pendingCopy is a copy that finishes at end.
 type waiting struct {
 	end  time.Time
 	seqs []kv.SeqHash
@@ -51,7 +49,7 @@ type waiting struct {
 
 var _ batch.Shared = (*attachment)(nil)
 
-// attach makes a worker a member.
+// attachWorker makes a worker a member.
 func (s *SharedPool) attach(as kv.Worker, block time.Duration) *attachment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,14 +58,14 @@ func (s *SharedPool) attach(as kv.Worker, block time.Duration) *attachment {
 	return a
 }
 
-// open says how the engine is woken. It runs after that.
+// setWake sets the function that wakes the engine, before it runs.
 func (a *attachment) open(wake func()) {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
 	a.wake = wake
 }
 
-// detach ends the membership of an engine that has stopped.
+// detachWorker ends the membership of a stopped engine.
 func (a *attachment) detach() {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
@@ -85,7 +83,7 @@ func (a *attachment) detach() {
 	a.shared.wakeOthers()
 }
 
-// wakeOthers wakes the engines that have something to tell. The caller holds the lock.
+// wakePendingLocked wakes the engines that have pending events.
 func (s *SharedPool) wakeOthers() {
 	for _, o := range s.mu.all {
 		if o.member.Waits() && o.wake != nil {
@@ -94,14 +92,15 @@ func (s *SharedPool) wakeOthers() {
 	}
 }
 
-// Has implements the scheduler's Elsewhere.
+// Has implements paged.Elsewhere.
 func (a *attachment) Has(seq kv.SeqHash) bool {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
 	return a.member.Has(seq)
 }
 
-// Tell implements [batch.Shared]: what is stored is copied, and what was copied is told of.
+// ExchangeEvents implements [batch.SharedMemory]: it starts copies of stored blocks and reports finished
+// copies.
 func (a *attachment) Tell(changed []kv.Event) []kv.Event {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
@@ -117,7 +116,7 @@ func (a *attachment) Tell(changed []kv.Event) []kv.Event {
 		out = a.member.Moved(out, kv.InTransit, seqs)
 		end := now.Add(a.shared.delay + time.Duration(len(seqs))*a.copies)
 		if n := len(a.waiting); n > 0 && a.waiting[n-1].end.After(end) {
-			end = a.waiting[n-1].end // one after another
+			end = a.waiting[n-1].end // copies are sequential
 		}
 		a.waiting = append(a.waiting, waiting{end, seqs})
 	}
@@ -127,7 +126,7 @@ func (a *attachment) Tell(changed []kv.Event) []kv.Event {
 	return out
 }
 
-// arm has the engine woken when the next copy ends. The caller holds the lock.
+// armTimerLocked schedules the wake-up for the next finished copy.
 func (a *attachment) arm(now time.Time) {
 	switch {
 	case len(a.waiting) == 0:
@@ -138,7 +137,7 @@ func (a *attachment) arm(now time.Time) {
 	}
 }
 
-// Describe implements [batch.Shared].
+// DescribeShared implements [batch.SharedMemory].
 func (a *attachment) Describe() []kv.Event {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()

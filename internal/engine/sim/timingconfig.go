@@ -11,20 +11,19 @@ import (
 // MaxEncoder bounds the points of an encoder's table.
 const MaxEncoder = 256
 
-// The bounds of what a Timing may say. They are far from what an engine does, and keep
-// every sum finite.
+// The limits of a Timing. They are far beyond real engines, and keep every sum finite.
 const (
 	maxMillis    = 1e9     // of a coefficient: eleven days
 	minSpeedup   = 1e-3    // also of DecodeSpeedup
-	maxSpeedup   = 1e6     // likewise
+	maxSpeedup   = 1e6     // also of DecodeSpeedup
 	maxLoad      = 1e3     // of the load factor
 	maxShape     = 1 << 16 // of each number of KV's shape
 	maxBandwidth = 1e9     // GB/s
 )
 
-// EnsureDefaults sets what is not set: the formulas to those of the preset "mocker"
-// if neither they nor a profile are there, KV, if all of it is zero, to an 8B model of
-// 32 layers with 8 heads of 128 elements of 2 bytes (128 KiB per token) at 64 GB/s.
+// EnsureDefaults sets defaults: the formulas of the preset "mocker" if there are neither formulas nor a
+// profile, and, if all of KV is zero, an 8B model of 32 layers with 8 KV heads of 128 elements of 2 bytes
+// (128 KiB per token) at 64 GB/s.
 func (t *Timing) EnsureDefaults() {
 	if t.Prefill == (Prefill{}) && t.Decode == (Decode{}) && t.Profile == nil {
 		mocker := presets()[0]
@@ -83,14 +82,14 @@ func (t *Timing) Validate() error {
 	return errors.Join(c.all...)
 }
 
-// check collects problems.
+// problemList collects problems.
 type check struct{ all []error }
 
 func (c *check) refuse(format string, args ...any) {
 	c.all = append(c.all, fmt.Errorf("sim timing: "+format, args...))
 }
 
-// within refuses what is not a number between the two.
+// checkRange reports v if it is not a number from low to high.
 func (c *check) within(name string, v, low, high float64) {
 	if !(v >= low && v <= high) {
 		c.refuse("%s is %v: must be between %v and %v", name, v, low, high)
@@ -113,8 +112,8 @@ func (c *check) encoder(points []EncoderPoint) {
 	}
 }
 
-// ParseEncoder returns the table that text is: points as TOKENS:MS, separated by
-// commas, in ascending order. "" is none.
+// ParseEncoder parses an encoder table: points as TOKENS:MS, separated by commas, in ascending order. It
+// returns nil for "".
 func ParseEncoder(text string) ([]EncoderPoint, error) {
 	if text == "" {
 		return nil, nil

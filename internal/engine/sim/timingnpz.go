@@ -23,11 +23,10 @@ const (
 	arrayITL     = "decode_itl"
 )
 
-// maxProfile bounds a profile file, and each array in it, in bytes. One of
-// measurements is a few kilobytes.
+// maxProfile bounds a profile file, and each array in it, in bytes. A typical one has a few kilobytes.
 const maxProfile = 8 << 20
 
-// maxMembers bounds the arrays of a file; a profile has five that count.
+// maxMembers bounds the arrays of a file; a profile uses five.
 const maxMembers = 64
 
 // OpenProfile reads a profile file; see ReadProfile.
@@ -88,7 +87,7 @@ func ReadProfile(data []byte) (*Profile, error) {
 	return p, nil
 }
 
-// member reads one array of an archive.
+// readMember reads one array of an archive.
 func member(archive *zip.Reader, name string) (*array, error) {
 	var found *zip.File
 	for _, f := range archive.File {
@@ -118,14 +117,14 @@ func member(archive *zip.Reader, name string) (*array, error) {
 	return readArray(raw)
 }
 
-// array is an array of numbers in NumPy's NPY format.
+// npyArray is an array of numbers in NumPy's NPY format.
 type array struct {
 	shape   []int
 	fortran bool // columns are contiguous, not rows
 	values  []float64
 }
 
-// rows returns the rows of a two-dimensional array.
+// toRows returns the rows of a two-dimensional array.
 func (a *array) rows() [][]float64 {
 	rows := make([][]float64, a.shape[0])
 	flat := a.values
@@ -142,8 +141,8 @@ func (a *array) rows() [][]float64 {
 	return rows
 }
 
-// The header of an NPY file: magic, version, length of the text, which is a
-// dictionary in Python's syntax with these three keys.
+// The header of an NPY file: magic, version, length of the text. The text is a dictionary in Python's syntax
+// with these three keys.
 const npyMagic = "\x93NUMPY"
 
 var (
@@ -152,8 +151,8 @@ var (
 	npyShape = regexp.MustCompile(`'shape': *\(([0-9, ]*)\)`)
 )
 
-// readArray reads an NPY file of any version. All of raw must be used: what is cut
-// short, or longer than it says, is not what was measured.
+// readArray reads an NPY file of any version. It must use all of raw: a file that is truncated, or longer
+// than its header says, is invalid.
 func readArray(raw []byte) (*array, error) {
 	header, body, err := cutHeader(raw)
 	if err != nil {
@@ -209,7 +208,7 @@ func cutHeader(raw []byte) (header, body []byte, err error) {
 	return rest[from : from+length], rest[from+length:], nil
 }
 
-// parseShape returns the dimensions in text, of at most limit numbers together.
+// parseShape parses the dimensions in text, whose product is at most limit.
 func parseShape(text string, limit int) ([]int, error) {
 	var shape []int
 	n := 1
@@ -230,7 +229,7 @@ func parseShape(text string, limit int) ([]int, error) {
 	return shape, nil
 }
 
-// decoder returns how a number of an array of type descr is read, and its size.
+// numberDecoder returns a function that reads a number of an array of type descr, and the size of a number.
 func decoder(descr string) (number func([]byte) float64, size int, err error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	if descr[0] == '>' {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Profile are measurements of an engine: the time of a prefill by its tokens, and that
-// of a decode step by the tokens in the cache and their mean per sequence. Between
-// and beyond them it is linear. It does not change.
+// Profile holds measurements of an engine: the time of a prefill by its tokens, and the time of a decode step
+// by the tokens in the cache and their mean per sequence. It is linear between and beyond the points. It is
+// immutable.
 type Profile struct {
 	isl, ttft []float64   // tokens, ms
 	kv, ctx   []float64   // tokens
@@ -20,10 +20,9 @@ const (
 	minStep = 1e-3 // between two points of an axis
 )
 
-// NewProfile returns a profile: ttft[i] is the time in milliseconds of a prefill of
-// isl[i] tokens; itl[i][j] that of a decode step over kv[i] tokens in the cache, of
-// sequences of ctx[j] tokens. It keeps the slices. It says what is wrong with them:
-// an axis ascends, has at least one point, and each of them a time.
+// NewProfile returns a profile: ttft[i] is the time in milliseconds of a prefill of isl[i] tokens; itl[i][j]
+// is the time of a decode step over kv[i] tokens in the cache, with sequences of ctx[j] tokens. It keeps the
+// slices. It returns an error unless every axis ascends, has at least one point, and a time for each point.
 func NewProfile(isl, ttft, kv, ctx []float64, itl [][]float64) (*Profile, error) {
 	for _, axis := range []struct {
 		name   string
@@ -82,8 +81,7 @@ func (p *Profile) prefill(tokens float64) float64 {
 	return max(0, between(p.isl, i, j, p.ttft[i], p.ttft[j], tokens))
 }
 
-// decode interpolates along the context in the two rows that kv is between, then
-// between the rows.
+// decodeMillis interpolates along the context in the two rows around kv, then between the rows.
 func (p *Profile) decode(kv, ctx float64) float64 {
 	i, j := around(p.kv, kv)
 	k, l := around(p.ctx, ctx)
@@ -92,8 +90,8 @@ func (p *Profile) decode(kv, ctx float64) float64 {
 	return between(p.kv, i, j, low, high, kv)
 }
 
-// around returns the points of axis whose line holds for x: those that it is between,
-// or the two at the nearer end. They are the same if the axis has one.
+// bracketIndexes returns the points of axis whose line applies to x: the points around it, or the two at the
+// nearer end. They are equal if the axis has one point.
 func around(axis []float64, x float64) (i, j int) {
 	if len(axis) == 1 {
 		return 0, 0
