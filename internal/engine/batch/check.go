@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// check returns what makes req impossible to serve, whatever computes it, or nil.
+// checkRequest returns why req can never be served, whatever the Computer, or nil.
 func (e *Engine) check(req *engine.Request) error {
 	switch most := e.cfg.MaxSeqs + e.cfg.MaxWaiting; {
 	case req.Choices < 1 || req.Choices > most:
@@ -17,8 +17,8 @@ func (e *Engine) check(req *engine.Request) error {
 	return e.cfg.Card.Fits(req)
 }
 
-// checkInput returns what makes a prompt impossible to prefill, or nil. The
-// scheduler leaves room for one token of output, also where there is none.
+// checkInput returns why a prompt cannot be prefilled, or nil. The scheduler reserves one token of output,
+// even if there is none.
 func (e *Engine) checkInput(prompt []kv.Token) error {
 	card := &e.cfg.Card
 	switch n := len(prompt); {

@@ -8,15 +8,14 @@ import (
 	"penstock/internal/engine"
 )
 
-// Generate serves one request as the contract of [engine.Engine] says. Errors of
-// its own are Invalid for what can never be served, Overloaded when the queue is
-// full, Unavailable when the engine has stopped or stops, Unimplemented for what
-// the engine cannot do, and Internal when the computation failed.
+// Generate serves one request; see [engine.Engine]. Its own errors are Invalid for requests that can never be
+// served, Overloaded when the queue is full, Unavailable when the engine has stopped or is stopping,
+// Unimplemented for unsupported features, and Internal when the computation failed.
 func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
 	if err := e.check(req); err != nil {
 		return err
 	}
-	if len(req.Objects) > 0 { // much work, perhaps, before it is known whether it waits in vain
+	if len(req.Objects) > 0 { // preparing media is expensive: first check for room
 		if err := e.room(1); err != nil {
 			return err
 		}
@@ -28,10 +27,9 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	return e.serve(ctx, r, sink)
 }
 
-// Prefill computes one prompt for state and draws nothing. The prompt takes no part
-// in prefix reuse, in either direction, so that state sees all of it: a Work of it
-// whose Start is 0 begins at the beginning, for the first time or again after a
-// preemption. Its errors are those of Generate.
+// Prefill computes one prompt for state and draws nothing. The prompt is neither served from the prefix cache
+// nor stored in it, so that state sees all of it: work whose Start is 0 starts at the first token, for the
+// first time or again after a preemption. Its errors are the same as Generate's.
 func (e *Engine) Prefill(ctx context.Context, req *engine.EmbedRequest, state State) error {
 	if err := e.checkInput(req.Prompt); err != nil {
 		return err
@@ -39,8 +37,8 @@ func (e *Engine) Prefill(ctx context.Context, req *engine.EmbedRequest, state St
 	return e.serve(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
 }
 
-// serve hands r to the loop and what comes of it to sink. However it ends, nothing
-// is left of the request when serve returns.
+// serveRequest passes r to the loop and its output to sink. When it returns, the engine holds nothing of the
+// request.
 func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
 	if err := e.submit(r); err != nil {
 		return err
@@ -69,7 +67,7 @@ func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta)
 	}
 }
 
-// submit puts r into the inbox. What has nothing left to generate ends at once.
+// submitRequest puts r into the inbox. A request with nothing to generate finishes at once.
 func (e *Engine) submit(r *request) error {
 	if len(r.open) == 0 {
 		r.out.accept()
@@ -88,7 +86,7 @@ func (e *Engine) submit(r *request) error {
 	return nil
 }
 
-// room returns what there is against n more sequences now.
+// checkCapacity returns why n more sequences are not possible now, or nil.
 func (e *Engine) room(n int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,8 +103,7 @@ func (e *Engine) roomLocked(n int) error {
 	return nil
 }
 
-// abort makes the engine let go of r and waits until it has. If r has ended,
-// there is nothing to do.
+// abortRequest makes the engine release r and waits until it has. It does nothing if r has finished.
 func (e *Engine) abort(r *request) {
 	e.mu.Lock()
 	select {

@@ -7,7 +7,7 @@ import (
 	"penstock/core/paged"
 )
 
-// takeAborts lets go of the requests that their callers gave up.
+// takeAborts releases the requests that their callers aborted.
 func (l *loop) takeAborts() {
 	l.mu.Lock()
 	aborts := l.mu.aborts
@@ -15,15 +15,15 @@ func (l *loop) takeAborts() {
 	l.mu.Unlock()
 	for _, r := range aborts {
 		if !r.over {
-			l.fail(r, context.Canceled) // nobody reads it
+			l.fail(r, context.Canceled) // never read
 		}
 	}
 	if len(aborts) > 0 {
-		l.report() // their callers wait; do not make them wait for a step
+		l.report() // their callers wait: do not delay them by a step
 	}
 }
 
-// takeInbox starts the requests that came.
+// takeInbox starts the new requests.
 func (l *loop) takeInbox() {
 	l.mu.Lock()
 	inbox := l.mu.inbox
@@ -38,7 +38,7 @@ func (l *loop) takeInbox() {
 	}
 }
 
-// add hands a choice to the scheduler.
+// addChoice adds a choice to the scheduler.
 func (l *loop) add(c *choice) error {
 	l.lastID++
 	err := l.sched.Add(paged.Sequence{
@@ -57,8 +57,7 @@ func (l *loop) add(c *choice) error {
 	return nil
 }
 
-// follow starts the choices that waited for the leader to compute the prompt
-// that they share.
+// startFollowers starts the choices that waited until the first choice had computed their common prompt.
 func (l *loop) follow(r *request) {
 	r.led = true
 	for _, c := range r.open {
@@ -72,7 +71,7 @@ func (l *loop) follow(r *request) {
 	}
 }
 
-// complete ends one choice; with the last one the request ends.
+// completeChoice ends one choice; with the last one the request ends.
 func (l *loop) complete(c *choice) {
 	r := c.request
 	l.remove(c)
@@ -83,7 +82,7 @@ func (l *loop) complete(c *choice) {
 	}
 }
 
-// fail ends a request with all of its choices because of err.
+// failRequest ends a request with all of its choices because of err.
 func (l *loop) fail(r *request, err error) {
 	for _, c := range r.open {
 		l.remove(c)
@@ -100,7 +99,7 @@ func (l *loop) remove(c *choice) {
 	}
 }
 
-// leave forgets a request. Its caller learns of it from report.
+// finishRequest removes a request from the loop. publishReport informs its caller.
 func (l *loop) leave(r *request, err error) {
 	r.over = true
 	l.ended = append(l.ended, ending{r, err})

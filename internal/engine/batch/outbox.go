@@ -7,13 +7,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// outbox carries one request's output from the loop to the caller of Generate.
-// The loop never waits for it: what the caller has not taken is merged, one
-// delta per choice, so that its size is bounded by the request's own limits on
-// tokens.
+// outbox carries one request's output from the loop to the caller of Generate. The loop never waits for it:
+// pending output is merged into one delta per choice, so that its size is bounded by the request's own token
+// limits.
 type outbox struct {
 	attempt uint32
-	// ready has room for one: it says that there is something to take.
+	// ready has capacity 1: it signals that there is something to take.
 	ready chan struct{}
 
 	mu struct {
@@ -24,26 +23,25 @@ type outbox struct {
 		err      error
 	}
 
-	// Of the caller of Generate alone.
+	// Used only by the caller of Generate.
 	announced bool
 	deltas    []engine.Delta
-	spare     []piece // memory of the deltas handed out before
+	spare     []piece // memory of the deltas returned before
 }
 
-// piece is what the caller has not taken of one choice.
+// pendingDelta is the pending output of one choice.
 type piece struct {
 	pos      int
 	tokens   []kv.Token
 	logprobs []engine.Logprob
 	cached   int
 	finish   engine.Finish
-	bare     bool // the end is a delta of its own
+	bare     bool // the finish is a delta of its own
 }
 
 func (p *piece) empty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
 
-// newOutbox returns the outbox of a request for so many choices; generated is nil
-// or what they have generated before.
+// newOutbox returns the outbox of a request with choices choices; generated is nil or their earlier output.
 func newOutbox(attempt uint32, choices int, generated [][]kv.Token) *outbox {
 	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]piece, choices)}
 	o.mu.pending = make([]piece, choices)
@@ -53,7 +51,7 @@ func newOutbox(attempt uint32, choices int, generated [][]kv.Token) *outbox {
 	return o
 }
 
-// accept says that the engine took the request.
+// markAccepted records that the engine took the request.
 func (o *outbox) accept() {
 	o.mu.Lock()
 	o.mu.accepted = true
@@ -61,8 +59,8 @@ func (o *outbox) accept() {
 	o.notify()
 }
 
-// put adds one token of a choice. cached counts if it is the choice's first;
-// the log-probability counts if it is not nil, and it is kept.
+// appendToken appends one token of a choice. cached counts if it is the choice's first token; the
+// log-probability is kept unless it is nil.
 func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached int, finish engine.Finish) {
 	o.mu.Lock()
 	p := &o.mu.pending[choice]
@@ -76,7 +74,7 @@ func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached
 	o.notify()
 }
 
-// finish ends a choice without a further token, in a delta without tokens.
+// finishChoice ends a choice with a delta that has no tokens.
 func (o *outbox) finish(choice int, finish engine.Finish) {
 	o.mu.Lock()
 	p := &o.mu.pending[choice]
@@ -85,8 +83,8 @@ func (o *outbox) finish(choice int, finish engine.Finish) {
 	o.notify()
 }
 
-// close says that nothing more comes, because all choices ended or because of
-// err. Only the first call counts.
+// close records that no more output comes, because all choices ended or because of err. Only the first call
+// has an effect.
 func (o *outbox) close(err error) {
 	o.mu.Lock()
 	if !o.mu.closed {
@@ -99,18 +97,18 @@ func (o *outbox) close(err error) {
 func (o *outbox) notify() {
 	select {
 	case o.ready <- struct{}{}:
-	default: // already said
+	default: // already signalled
 	}
 }
 
-// take returns the deltas that have gathered, in order of choice, and whether
-// they are the last. They hold until the next call.
+// takeDeltas returns the pending deltas, in order of choice, and whether they are the last. They are valid
+// until the next call.
 func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.deltas = o.deltas[:0]
 	if !o.mu.accepted {
-		return nil, o.mu.closed, o.mu.err // choices that had ended before wait too
+		return nil, o.mu.closed, o.mu.err // choices that finished at once also wait for the acceptance
 	}
 	if !o.announced {
 		o.announced = true

@@ -6,9 +6,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// report tells everybody outside what the loop did since the last report: first
-// the watchers, then Load, then the callers of Generate. So whoever has the end
-// of a request finds it gone from the load.
+// publishReport publishes what the loop did since the last report: first to the watchers, then to Load, then
+// to the callers of Generate. So a caller that has the end of a request finds it gone from the load.
 func (l *loop) report() {
 	events := l.labelled(l.sched.Events(nil))
 	if l.cfg.Shared != nil {
@@ -35,7 +34,7 @@ func (l *loop) labelled(events []kv.Event) []kv.Event {
 
 func (l *loop) reportLoad() {
 	stats := l.sched.Stats()
-	held := 0 // choices that wait for the leader of their request
+	held := 0 // choices that wait for the first one of their request
 	for _, r := range l.taken {
 		for _, c := range r.open {
 			if !c.added {
@@ -55,7 +54,7 @@ func (l *loop) reportLoad() {
 	l.mu.load.Preemptions = stats.Preemptions
 }
 
-// deliver puts tokens and endings into the outboxes.
+// deliverResults puts tokens and ends into the outboxes.
 func (l *loop) deliver() {
 	for i := range l.results {
 		r := &l.results[i]

@@ -9,9 +9,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// Run computes batches until ctx ends, then lets go of every request with an
-// Unavailable error and returns nil. An engine runs once: after that, Run
-// returns a Conflict error.
+// Run computes batches until ctx ends, then releases every request with an Unavailable error and returns nil.
+// An engine runs once: a second Run returns a Conflict error.
 func (e *Engine) Run(ctx context.Context) error {
 	l, err := e.begin()
 	if err != nil {
@@ -30,8 +29,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn looks at what was handed to the loop, computes one batch and tells what
-// came of it. It reports whether there was a batch.
+// runOnce handles the inputs of the loop, computes one batch and reports the results. It reports whether
+// there was a batch.
 func (l *loop) turn(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
@@ -43,36 +42,36 @@ func (l *loop) turn(ctx context.Context) bool {
 	return busy
 }
 
-// loop is what the goroutine of Run owns.
+// loop is the state owned by the goroutine of Run.
 type loop struct {
 	*Engine
 	sched  *paged.Scheduler
-	live   map[paged.SeqID]*choice // that the scheduler has
+	live   map[paged.SeqID]*choice // choices in the scheduler
 	taken  []*request              // from the inbox and not released, oldest first
 	lastID paged.SeqID
 
-	// Of one step, reused by the next.
+	// Of one step; the memory is reused.
 	plan    paged.Step
 	batch   Batch
-	choices []*choice // batch.States are theirs
+	choices []*choice // the owners of batch.States
 	sampled []paged.Sampled
 
-	// What report is to tell.
+	// For the next report.
 	results []result
 	ended   []ending
 	freed   int // choices that ended
 }
 
-// result is a token that a step gave a choice, or the end of a prefill.
+// tokenResult is a token that a step gave a choice, or the end of a prefill.
 type result struct {
 	choice *choice
 	token  engine.Logprob
 	finish engine.Finish
-	bare   bool  // the end is not that of the token
+	bare   bool  // the finish is not caused by the token
 	err    error // no token could be drawn
 }
 
-// ending is a request that the loop let go of, and why; nil if it is complete.
+// finishedRequest is a request that the loop released, and why; nil if it is complete.
 type ending struct {
 	request *request
 	err     error
@@ -93,7 +92,7 @@ func (e *Engine) begin() (*loop, error) {
 	return &loop{Engine: e, sched: sched, live: map[paged.SeqID]*choice{}}, nil
 }
 
-// end releases everybody and refuses whoever comes later.
+// shutDown releases all requests and makes later ones fail.
 func (l *loop) end() {
 	l.mu.Lock()
 	l.mu.phase = stopped

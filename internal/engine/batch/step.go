@@ -11,11 +11,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// step computes one batch and reports whether there was one.
+// stepBatch computes one batch and reports whether there was one.
 func (l *loop) step(ctx context.Context) bool {
 	l.sched.Step(&l.plan)
 	for _, id := range l.plan.Failed {
-		// Cannot be: a choice ends when it reaches the context's length.
+		// Impossible: a choice ends when it reaches the context length.
 		if c := l.live[id]; c != nil {
 			l.fail(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
 		}
@@ -25,7 +25,7 @@ func (l *loop) step(ctx context.Context) bool {
 		return false
 	}
 	l.prepare()
-	l.reportLoad() // a batch may take long, and what is in it is no longer in the inbox
+	l.reportLoad() // a batch may take long, and its requests are no longer in the inbox
 	err := l.compute(ctx)
 	l.batch.Follows = true
 	switch {
@@ -33,14 +33,13 @@ func (l *loop) step(ctx context.Context) bool {
 		l.collect()
 		l.sched.Commit(l.sampled)
 		l.settle()
-	case ctx.Err() == nil: // else everybody is told that the engine has stopped
+	case ctx.Err() == nil: // else all requests get the error of a stopped engine
 		l.failBatch(err)
 	}
 	return true
 }
 
-// rest lets go of the requests that the last batches were of: the loop is about to
-// wait, and they can be large.
+// dropReferences releases the memory of the last requests, which can be large, before the loop waits.
 func (l *loop) rest() {
 	l.batch.Follows = false
 	clear(l.choices[:cap(l.choices)])
@@ -48,7 +47,7 @@ func (l *loop) rest() {
 	clear(l.results[:cap(l.results)]) // all delivered
 }
 
-// prepare turns the plan into a batch.
+// prepareBatch turns the plan into a batch.
 func (l *loop) prepare() {
 	n := len(l.plan.Work)
 	l.choices, l.batch.States = l.choices[:0], l.batch.States[:0]
@@ -62,8 +61,8 @@ func (l *loop) prepare() {
 	l.batch.Plan, l.batch.Stats = &l.plan, l.sched.Stats()
 }
 
-// compute has the batch computed. A panic in that is an error of this batch:
-// nothing that was computed counts until Commit, so the scheduler just forgets it.
+// computeBatch calls the computer. It turns a panic into an error of this batch: nothing counts until Commit,
+// so the scheduler drops the step.
 func (l *loop) compute(ctx context.Context) (err error) {
 	const message = "the engine failed to compute the batch that the request was in; report this with the worker's log"
 	defer func() {
@@ -77,8 +76,7 @@ func (l *loop) compute(ctx context.Context) (err error) {
 	return nil
 }
 
-// failBatch fails every request of the plan: whose work it was that failed
-// cannot be known.
+// failBatch fails every request of the plan: the request that caused the failure is unknown.
 func (l *loop) failBatch(err error) {
 	for _, c := range l.choices {
 		if !c.request.over {
@@ -87,8 +85,7 @@ func (l *loop) failBatch(err error) {
 	}
 }
 
-// collect reads the tokens that were drawn, and ends what was only to be computed.
-// A request for which none could be drawn fails in settle.
+// collectResults reads the drawn tokens, and ends prefills. applyResults fails the requests without a token.
 func (l *loop) collect() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
 	for i, c := range l.choices {
@@ -115,14 +112,13 @@ func (l *loop) collect() {
 	}
 }
 
-// settle acts on the tokens that were drawn: choices end, others of the same
-// request begin.
+// applyResults acts on the drawn tokens: it ends choices and starts others of the same request.
 func (l *loop) settle() {
 	for i := range l.results {
 		r := &l.results[i]
 		request := r.choice.request
 		switch {
-		case request.over: // another choice of it failed just now
+		case request.over: // another choice of it has just failed
 		case r.err != nil:
 			l.fail(request, r.err)
 		case !request.led:
