@@ -68,7 +68,7 @@ func (s *suite) testLifecycle(t *testing.T) {
 		if err := <-ran; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		// The request may have ended by itself before the engine did.
+		// The request may have finished before the engine stopped.
 		if err := <-result; err != nil && !fault.Of(err).Class().Retryable {
 			t.Errorf("the request ended with %v, want a retryable error", err)
 		}
@@ -147,7 +147,7 @@ func (s *suite) testStop(t *testing.T) {
 		if want := upTo(whole, stop); !slices.Equal(got.Tokens, want) || got.Finish != engine.FinishStop {
 			t.Errorf("stop token at %d: %v, finish %d, want %v", at, got.Tokens, got.Finish, want)
 		}
-		// Now it may not come before the minimum.
+		// Now it must not come before the minimum.
 		req.Stop.MinTokens = at + 4
 		got = MustGenerate(t, ctx, e, req)[0]
 		first := slices.Index(got.Tokens, stop)
@@ -171,7 +171,7 @@ func (s *suite) testEOS(t *testing.T) {
 			t.Errorf("ignoring end of sequence %d: %v, finish %d", eos, got.Tokens, got.Finish)
 		}
 		if got.Tokens[0] != eos {
-			continue // the model cannot say it at all
+			continue // the model cannot generate it
 		}
 		req.Stop.IgnoreEOS = false
 		got = MustGenerate(t, ctx, e, req)[0]
@@ -199,7 +199,7 @@ func (s *suite) testDone(t *testing.T) {
 	if !s.same(got[1].Tokens, whole[1].Tokens[2:]) || !s.same(got[2].Tokens, whole[2].Tokens) {
 		t.Errorf("resumed beside a finished choice: %v", got)
 	}
-	// All that was to be generated was delivered, but not that it is the end.
+	// Everything was delivered, except for the finish.
 	req.Done = nil
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens, whole[2].Tokens}
 	for i, c := range MustGenerate(t, ctx, e, req) {
@@ -217,8 +217,8 @@ func (s *suite) testDone(t *testing.T) {
 	idle(t, e, "after all requests")
 }
 
-// same reports whether a resumed stream is the rest of the one that it continues, as far as
-// engines of this kind promise it.
+// isContinuation reports whether a resumed stream is the rest of the original one, as far as engines of this
+// kind guarantee it.
 func (s *suite) same(got, want []kv.Token) bool {
 	return slices.Equal(got, want) || s.Redraws && len(got) == len(want)
 }

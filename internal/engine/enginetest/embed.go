@@ -14,13 +14,13 @@ import (
 	"penstock/internal/engine"
 )
 
-// testEmbed wants embeddings that are of length 1 and of the prompt alone:
-// whatever else the engine does or has in its cache.
+// testEmbed checks that embeddings have length 1 and depend only on the prompt, not on other work of the
+// engine or its cache.
 func (s *suite) testEmbed(t *testing.T) {
 	plain, ctx := s.start(t)
 	e, ok := plain.(engine.Embedder)
 	if !ok {
-		return // it makes none
+		return // not supported
 	}
 	const n = 12
 	requests, want := make([]*engine.EmbedRequest, n), make([][]float32, n)

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// guided is a schema and what its texts must be, said another way.
+// schemaCase is a schema and an independent check of its texts.
 type guided struct {
 	schema string
 	valid  func(v any) bool
@@ -42,9 +42,8 @@ func guidedCases() []guided {
 	}
 }
 
-// testGuide wants of every choice of a request with a guide that it is a text of
-// the schema if it stops, and else the beginning of JSON; and that it stops where
-// the schema leaves no other way.
+// testSchema checks for every choice of a request with an OutputSchema that its text matches the schema if it
+// stops, and is otherwise a prefix of JSON; and that it stops where the schema allows nothing else.
 func (s *suite) testGuide(t *testing.T) {
 	if !s.card.Guided {
 		return
@@ -59,7 +58,7 @@ func (s *suite) testGuide(t *testing.T) {
 				req.ID, req.Sampling, req.Stop.IgnoreEOS, req.Choices = fmt.Sprintf("guided-%d-%d", i, j), sampling, ignore, 1+j
 				req.Guide = &engine.Guide{Schema: []byte(c.schema)}
 				if ignore {
-					req.Stop.MinTokens = room / 2 // does not hold back the end
+					req.Stop.MinTokens = room / 2 // does not delay the end
 				}
 				wg.Go(func() {
 					choices, err := Generate(ctx, e, req)
@@ -96,7 +95,7 @@ func (s *suite) checkGuided(t *testing.T, c *guided, req *engine.Request, choice
 	}
 }
 
-// text returns the text of tokens, stop tokens left out.
+// outputText returns the text of tokens, without stop tokens.
 func (s *suite) text(req *engine.Request, tokens []kv.Token) string {
 	var b strings.Builder
 	for i, token := range tokens {
@@ -108,8 +107,7 @@ func (s *suite) text(req *engine.Request, tokens []kv.Token) string {
 	return b.String()
 }
 
-// testGuideRefused wants what cannot be followed to be refused before the request
-// is accepted.
+// testSchemaRefused checks that unsupported schemas are refused before the request is accepted.
 func (s *suite) testGuideRefused(t *testing.T) {
 	e, ctx := s.start(t)
 	for name, change := range map[string]func(*engine.Request){

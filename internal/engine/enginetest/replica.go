@@ -10,8 +10,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// Replica is the set of cached prefixes that a watcher of an engine's events
-// ends up with, kept the simplest way.
+// CacheReplica is the set of cached prefixes that follows from an engine's events, in the simplest
+// implementation.
 type Replica struct {
 	mu struct {
 		sync.Mutex
@@ -21,16 +21,15 @@ type Replica struct {
 	}
 }
 
-// NewReplica returns an empty Replica that has seen nothing.
+// NewCacheReplica returns an empty replica that has seen no events.
 func NewReplica() *Replica {
 	r := &Replica{}
 	r.mu.changed = make(chan struct{})
 	return r
 }
 
-// Sink applies events. It fails if they break the contract: the first is not
-// Cleared, a block is stored twice or without its parent, or an unknown one is
-// removed.
+// Sink applies events. It fails if they break the contract: the first is not Cleared, a block is stored twice
+// or without its parent, or an unknown one is removed.
 func (r *Replica) Sink(events []kv.Event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +48,7 @@ func (r *Replica) apply(ev kv.Event) error {
 		return fmt.Errorf("the first event is %v, not cleared", ev.Kind)
 	}
 	if ev.Kind == kv.Moved || ev.Tier == kv.TierPool {
-		return nil // what is in memory that engines share is not of this cache
+		return nil // shared memory is not part of this cache
 	}
 	switch ev.Kind {
 	case kv.Cleared:
@@ -87,7 +86,7 @@ func (r *Replica) Seqs() map[kv.SeqHash]bool {
 	return maps.Clone(r.mu.seqs)
 }
 
-// now returns a copy of the set, and what is closed at its next change.
+// current returns a copy of the set, and a channel that is closed at its next change.
 func (r *Replica) now() (seqs map[kv.SeqHash]bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +100,7 @@ func (r *Replica) Restarts() int {
 	return r.mu.restarts
 }
 
-// Wait returns nil once ok holds for the set, which it must not keep or change,
-// or ctx's error.
+// WaitFor returns nil once ok returns true for the set, which it must not keep or change, or ctx's error.
 func (r *Replica) Wait(ctx context.Context, ok func(map[kv.SeqHash]bool) bool) error {
 	for {
 		r.mu.Lock()
@@ -119,8 +117,7 @@ func (r *Replica) Wait(ctx context.Context, ok func(map[kv.SeqHash]bool) bool) e
 	}
 }
 
-// Snapshot returns the set that a new watcher of src is told first, which must
-// come in one call of its sink.
+// FirstSnapshot returns the set described to a new watcher of src, which must come in one call of its sink.
 func Snapshot(ctx context.Context, src engine.KVSource) (map[kv.SeqHash]bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,9 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testResume cuts a run after every number of tokens, resumes it on another
-// engine and wants the rest of the uncut run, token for token and
-// log-probability for log-probability.
+// testResume cuts a run after every number of tokens, resumes it on another engine and expects the rest of
+// the uncut run, token for token and log-probability for log-probability.
 func (s *suite) testResume(t *testing.T) {
 	first, firstCtx := s.start(t)
 	second, secondCtx := s.start(t)
@@ -83,8 +82,8 @@ func (s *suite) testResume(t *testing.T) {
 	idle(t, second, "after all requests")
 }
 
-// checkRedrawn wants of the rest of a stream that it ends as it must: with its length, or with a
-// stop token that may be where it is.
+// checkRedrawn checks that the rest of a stream ends as it must: at its length limit, or with a stop token at
+// a valid position.
 func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []Choice) {
 	for i, c := range got {
 		before := len(req.Generated[i])
@@ -107,8 +106,8 @@ func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []C
 	}
 }
 
-// cutAt makes req the resumption of whole after cut tokens, choices other than
-// the first cut elsewhere, and returns what is left to generate.
+// cutAt makes req the resumption of whole after cut tokens, choices other than the first cut elsewhere, and
+// returns the rest of the output.
 func cutAt(req *engine.Request, whole []Choice, cut int) []Choice {
 	req.ID = fmt.Sprintf("cut-%d", cut)
 	req.Generated, req.Done = nil, nil
@@ -125,7 +124,7 @@ func cutAt(req *engine.Request, whole []Choice, cut int) []Choice {
 			left.Logprobs = append(left.Logprobs, c.Logprobs[at:]...)
 		}
 		req.Generated = append(req.Generated, c.Tokens[:at])
-		// Some of the ends are known to the caller and some are not.
+		// The caller knows of some of the finishes.
 		done := at == len(c.Tokens) && cut%2 == 0
 		if done {
 			left = Choice{}

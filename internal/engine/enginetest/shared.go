@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// testConcurrent runs many requests at once and wants of each what it gives alone.
+// testConcurrent runs many requests at once and expects of each the same output as alone.
 func (s *suite) testConcurrent(t *testing.T) {
 	alone, aloneCtx := s.start(t)
 	e, ctx := s.start(t)
@@ -44,9 +44,8 @@ func (s *suite) testConcurrent(t *testing.T) {
 	idle(t, e, "after all requests")
 }
 
-// testCancel ends the context within each call of the sink in turn: when the
-// request was just accepted, at its first token and later. Only a request whose
-// last delta was the one that the sink had may still succeed.
+// testCancel cancels the context within each call of the sink in turn: just after the acceptance, at the
+// first token and later. A request may still succeed only if the sink had its last delta.
 func (s *suite) testCancel(t *testing.T) {
 	e, ctx := s.start(t)
 	for after := range 5 {
@@ -70,8 +69,8 @@ func (s *suite) testCancel(t *testing.T) {
 	}
 }
 
-// testSinkError fails each call of the sink in turn. An engine may merge deltas,
-// so that the later calls never come.
+// testSinkError fails each call of the sink in turn. An engine may merge deltas, so that later calls may not
+// occur.
 func (s *suite) testSinkError(t *testing.T) {
 	e, ctx := s.start(t)
 	broken := errors.New("sink is broken")
@@ -92,8 +91,8 @@ func (s *suite) testSinkError(t *testing.T) {
 	}
 }
 
-// testSlowSink holds one request's sink until other requests have come and
-// gone, and then wants all of its tokens.
+// testSlowSink blocks one request's sink until other requests have finished, and then expects all of its
+// tokens.
 func (s *suite) testSlowSink(t *testing.T) {
 	e, ctx := s.start(t)
 	req := s.request(40, 20, 100)
@@ -124,12 +123,12 @@ func (s *suite) testSlowSink(t *testing.T) {
 	idle(t, e, "after all requests")
 }
 
-// testCached wants the count of cached tokens to be what is really shared: none
-// of a new prompt, of a known one all full blocks but the last token's.
+// testCached checks the count of cached tokens: none for a new prompt; for a known one all full blocks except
+// the last token's.
 func (s *suite) testCached(t *testing.T) {
 	e, ctx := s.start(t)
 	if _, ok := e.(engine.KVSource); !ok {
-		return // it keeps no cache that anyone can know about
+		return // without KV events there is no known cache
 	}
 	size := s.card.BlockSize
 	for _, n := range []int{size - 1, size, size + 1, 3 * size, 3*size + 2} {

@@ -10,8 +10,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// testWatch follows an engine from its beginning through more work than its
-// cache can keep, and wants to end with the set that a new watcher is told.
+// testWatch follows an engine from its start through more work than its cache can keep, and expects the set
+// that a new watcher gets.
 func (s *suite) testWatch(t *testing.T) {
 	e, ctx := s.start(t)
 	src, ok := e.(engine.KVSource)
@@ -33,8 +33,8 @@ func (s *suite) testWatch(t *testing.T) {
 	stop()
 }
 
-// testSlowWatcher holds a watcher's sink while the cache changes many times
-// over: the engine must go on, and the watcher must end with the true set.
+// testSlowWatcher blocks a watcher's sink while the cache changes many times: the engine must continue, and
+// the watcher must end with the true set.
 func (s *suite) testSlowWatcher(t *testing.T) {
 	e, ctx := s.start(t)
 	src, ok := e.(engine.KVSource)
@@ -53,13 +53,12 @@ func (s *suite) testSlowWatcher(t *testing.T) {
 	stop()
 }
 
-// watch runs WatchKV until the function it returns is called. What the sink
-// complains about fails the test.
+// startWatch runs WatchKV until the returned function is called. An error of the sink fails the test.
 func watch(t *testing.T, ctx context.Context, src engine.KVSource, sink func([]kv.Event) error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		// What it returns says only which of the two ended it.
+		// The result says only whether ctx or the sink ended it.
 		_ = src.WatchKV(ctx, func(events []kv.Event) error {
 			err := sink(events)
 			if err != nil {
@@ -74,7 +73,7 @@ func watch(t *testing.T, ctx context.Context, src engine.KVSource, sink func([]k
 	}
 }
 
-// churn runs requests that fill the cache several times.
+// churnCache runs requests that fill the cache several times.
 func (s *suite) churn(t *testing.T, ctx context.Context, e engine.Engine) {
 	perRequest := min(s.card.ContextLength/2, 20*s.card.BlockSize)
 	n := min(3*s.card.Blocks*s.card.BlockSize/perRequest, 60)
@@ -92,8 +91,8 @@ func (s *suite) churn(t *testing.T, ctx context.Context, e engine.Engine) {
 	wg.Wait()
 }
 
-// converges wants a watcher to end with what one is told who comes now. Where events come from another
-// process, both may hear of the last changes later.
+// requireConvergence waits until a watcher has the same set as a new watcher. Events from another process may
+// arrive late at both.
 func (s *suite) converges(t *testing.T, ctx context.Context, src engine.KVSource, replica *Replica) {
 	t.Helper()
 	truth := NewReplica()
@@ -114,7 +113,7 @@ func (s *suite) converges(t *testing.T, ctx context.Context, src engine.KVSource
 	}
 }
 
-// chain returns the prefixes that the full blocks of prompt end.
+// prefixHashes returns the hashes of all prefixes of prompt that end with a full block.
 func (s *suite) chain(t *testing.T, prompt []kv.Token) map[kv.SeqHash]bool {
 	h, err := kv.NewHasher(s.card.BlockSize, kv.Salt{})
 	if err != nil {
