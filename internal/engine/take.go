@@ -20,8 +20,8 @@ func Broken(what string, cause error) error {
 // unreadable describes a frame that cannot be decoded.
 const unreadable = "a frame that cannot be read"
 
-// TrimDelivered checks that d continues a choice of which have tokens were delivered, by this attempt or
-// earlier ones, and removes the delivered tokens from d. logprobs is the request's Logprobs: if negative, d
+// TrimDelivered checks that d continues a choice after the have tokens that this attempt or earlier ones
+// delivered, and removes the delivered tokens from d. logprobs is the request's Logprobs: if negative, d
 // keeps none.
 func (d *Delta) Continue(have, logprobs int) error {
 	switch {

@@ -238,8 +238,8 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	return appendUint(dst, deltaFinish, uint64(d.Finish))
 }
 
-// DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including those of its
-// log-probabilities, and keeps nothing of b. After an error d is unspecified.
+// DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including its log-probabilities, and
+// keeps nothing of b. After an error d is unspecified.
 func DecodeDelta(b []byte, d *Delta) error {
 	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
 	r, err := newReader("delta", b, wireVersion)

@@ -86,8 +86,8 @@ type iteration struct {
 	} `json:"kvCacheStats"`
 }
 
-// parseIterations parses the list of iterations since the last request, of which the last counts; it is empty
-// while nothing is computed.
+// parseIterations parses the list of iterations since the last request and uses the last one; the list is
+// empty while nothing is computed.
 func (g *gauges) iterations(text []byte) error {
 	var list []iteration
 	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {

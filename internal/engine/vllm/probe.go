@@ -121,7 +121,7 @@ type cacheConfig struct {
 	read      bool
 	found     bool
 	blockSize int // of Penstock's index
-	own       int // the engine's block size in tokens, of which blockSize is a multiple
+	own       int // the engine's block size in tokens; blockSize is a multiple
 	blocks    int
 	caching   string // "True", "False" or ""
 	lora      bool   // it may have LoRA adapters

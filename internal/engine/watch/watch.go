@@ -42,8 +42,8 @@ type watcher struct {
 // watcherState is what a watcher needs next.
 //
 //	needsDescription   a description of the cache follows; then following
-//	following          changes follow; overflowed when the backlog is full
-//	overflowed         needsDescription when it takes its backlog
+//	following          changes follow; backlogFull when the backlog is full
+//	backlogFull        needsDescription when it takes its backlog
 type watching uint8
 
 const (
