@@ -65,7 +65,7 @@ const (
 // the request it fits a call. An engine with more output returns none.
 const MaxFeatures = 48 << 20
 
-// maxPiece bounds the features in one frame of an answer, in bytes.
+// maxFeaturesPiece bounds the features in one frame of an answer, in bytes.
 const maxPiece = 4 << 20
 
 // Preprocessed is the answer to a PreprocessRequest.
@@ -81,7 +81,8 @@ type Preprocessed struct {
 	// identity and size are set, since the caller has the rest. nil otherwise.
 	Objects []media.Object
 	// TextOnly says why the engine did not resolve the media: then Tokens are the tokens before the first
-	// medium, as far as its position is known, and Why is the error for the client, which names the part.
+	// medium, as far as its position is known, and TextOnlyError is the error for the client, which names the
+	// part.
 	TextOnly media.Reason
 	Why      *fault.Error
 }
@@ -112,7 +113,7 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 	return p.validateObjects()
 }
 
-// validateObjects checks TextOnly, Why and Objects.
+// validateObjects checks TextOnly, TextOnlyError and Objects.
 func (p *Preprocessed) validateObjects() error {
 	switch {
 	case !p.TextOnly.Known() || (p.TextOnly == media.NoReason) != (p.Why == nil):

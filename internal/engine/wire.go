@@ -452,7 +452,7 @@ func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 	return append(s, nil)
 }
 
-// malformed is the error of every decoder. It names the message and the field by number only, since the
+// malformedField is the error of every decoder. It names the message and the field by number only, since the
 // content may be a prompt.
 func malformed(message string, field uint64) error {
 	return fault.New(fault.Invalid, "decode engine %s: field %d is malformed", message, field)

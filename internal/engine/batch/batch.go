@@ -132,7 +132,7 @@ type Engine struct {
 	}
 }
 
-// phase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns, then
+// enginePhase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns, then
 // phaseStopped.
 type phase uint8
 

@@ -118,7 +118,7 @@ func (c *Client) JSON(ctx context.Context, call *Call, v any) error {
 	return nil
 }
 
-// maxProbe bounds the responses that are read whole, in bytes.
+// maxWholeResponse bounds the responses that are read whole, in bytes.
 const maxProbe = 16 << 20
 
 // ReadBody makes a call and returns the body of its response, of at most limit bytes.

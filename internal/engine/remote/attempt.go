@@ -100,7 +100,7 @@ type Part struct {
 	// slot may hold a sequence of another salt, so that the call must reuse nothing.
 	Slot  int
 	Mixed bool
-	// Hole is the argument of the last Again; 0 in the first call.
+	// Hole is the argument of the last ContinueWith; 0 in the first call.
 	Hole int
 
 	a        *attempt

@@ -10,9 +10,9 @@ import (
 	"penstock/internal/engine/watch"
 )
 
-// CacheSource is the source of knowledge about an engine's cache: its own events ([EventFeed],
-// [PulledEvents]), or a predicted model of it that follows requests ([PredictedSource]). Its methods except
-// run are called with the tracker's lock held.
+// CacheSource is the source of knowledge about an engine's cache: its own events ([NewEventFeed],
+// [NewPulledEvents]), or a predicted model of it that follows requests ([PredictedSource]). Its methods
+// except run are called with the tracker's lock held.
 type Source interface {
 	// run follows the engine until ctx ends.
 	run(ctx context.Context, c *cache)

@@ -37,7 +37,7 @@ const smallBody = 16 << 10
 // maxHeader bounds the header of a response.
 const maxHeader = 64 << 10
 
-// maxConns bounds the connections with one engine, and so the requests in progress.
+// maxConnections bounds the connections with one engine, and so the requests in progress.
 const maxConns = 4096
 
 // Client speaks HTTP/1.1 with one engine over its own connections. The goroutine that makes a call writes the

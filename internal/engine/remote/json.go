@@ -407,7 +407,7 @@ func (c *Cursor) Text() string {
 	return s
 }
 
-// unescape resolves the escapes of JSON.
+// unescapeJSON resolves the escapes of JSON.
 func unescape(b []byte) string {
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); i++ {

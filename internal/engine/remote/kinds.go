@@ -100,7 +100,7 @@ type sight struct {
 	last mishap
 }
 
-// warnings warns if the engine has recently cached media that are unknown here.
+// unknownMediaWarnings warns if the engine has recently cached media that are unknown here.
 func (s *sight) warnings(of enginefeed.Stats) []engine.Warning {
 	if now := of.Unresolved + of.Faceless; now > s.seen {
 		s.seen = now

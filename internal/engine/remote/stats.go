@@ -2,7 +2,7 @@ package remote
 
 import "sync/atomic"
 
-// stats are the counters of a Base.
+// callCounters are the counters of a Base.
 type stats struct {
 	calls, scrapes, scrapeFailures atomic.Uint64
 }

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// version is a release of SGLang: 0.5.17 is {0, 5, 17}.
+// releaseVersion is a release of SGLang: 0.5.17 is {0, 5, 17}.
 type version [3]int
 
 // The releases that changed how the engine treats salts, and what it reports of its cache.

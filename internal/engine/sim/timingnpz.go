@@ -141,8 +141,8 @@ func (a *array) rows() [][]float64 {
 	return rows
 }
 
-// The header of an NPY file: magic, version, length of the text. The text is a dictionary in Python's syntax
-// with these three keys.
+// npyMagic starts the header of an NPY file: magic, version, length of the text. The text is a dictionary in
+// Python's syntax with these three keys.
 const npyMagic = "\x93NUMPY"
 
 var (
