@@ -77,8 +77,8 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestCardIsSealed: a card whose agreed fields were changed on the way is refused,
-// one of a build without checksums is taken.
+// TestCardIsSealed checks that a card whose shared fields were changed in transit is refused, and that a card
+// of a build without checksums is accepted.
 func TestCardIsSealed(t *testing.T) {
 	b, err := EncodeCard(goodCard())
 	if err != nil {
@@ -103,8 +103,8 @@ func TestCardIsSealed(t *testing.T) {
 	}
 }
 
-// TestOlderCards: what earlier builds wrote is read for ever, and agrees with what
-// this one writes of the same model.
+// TestOlderCards checks that cards of earlier builds can be read, and agree with this build's card of the
+// same model.
 func TestOlderCards(t *testing.T) {
 	for _, name := range []string{"card-before-checksums.json", "card-with-checksum.json"} {
 		old, err := os.ReadFile("testdata/" + name)

@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestCachedReport: what is told of an attempt's cached tokens, delta by delta. A delta is
-// choice, tokens, cached and "." if it is the choice's last.
+// TestCachedReport checks the reports of an attempt's cached tokens, delta by delta. A delta is choice,
+// tokens, cached and "." if it is the choice's last.
 func TestCachedReport(t *testing.T) {
 	type deltas = [][4]int // choice, tokens, cached, last
 	for _, tt := range []struct {

@@ -232,7 +232,7 @@ func FuzzDecodePong(f *testing.F) {
 	})
 }
 
-// TestImplausibleCard: a card with a million names is refused in a few words.
+// TestImplausibleCard checks that the error for a card with a million names is short.
 func TestImplausibleCard(t *testing.T) {
 	names := make([]string, 1_000_000)
 	for i := range names {

@@ -12,7 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestFit: whatever an engine says, its worker's report can be read.
+// TestFit checks that a worker's report can be read for any warnings and adapters of its engine.
 func TestFit(t *testing.T) {
 	numbers := Load{
 		Running: math.MinInt64, Waiting: math.MinInt64, UsedBlocks: math.MinInt64, CachedBlocks: math.MinInt64,
@@ -29,7 +29,7 @@ func TestFit(t *testing.T) {
 		adapters           []string
 		warning            Warning
 		times              int
-		adaptersWant, want int // how many are left
+		adaptersWant, want int // number left
 	}{
 		{"none", nil, Warning{}, 0, 0, 0},
 		{"a few", many(3, "a"), Warning{"c", "d", "r"}, 3, 3, 3},

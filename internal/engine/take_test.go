@@ -10,12 +10,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestContinue: what is known is left out, and a gap is a defect.
+// TestContinue checks that delivered tokens are removed, and that a gap is an error.
 func TestContinue(t *testing.T) {
 	for _, tt := range []struct {
 		pos, tokens, logprobs int
 		have, asked           int
-		want                  string // position, tokens and log-probabilities that are left
+		want                  string // the remaining position, tokens and log-probabilities
 	}{
 		{0, 3, 0, 0, -1, "0 [0 1 2] 0"},
 		{0, 3, 3, 0, -1, "0 [0 1 2] 0"},
@@ -44,7 +44,7 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// TestTake: an answer is one frame of the attempt, and a good one.
+// TestTake checks that an answer is one valid frame of the attempt.
 func TestTake(t *testing.T) {
 	embedding := func(attempt uint32, v ...float32) []byte {
 		return engine.AppendEmbedding(nil, &engine.Embedding{Attempt: attempt, Vector: v})
@@ -54,7 +54,7 @@ func TestTake(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		embeddings, prompts [][]byte
-		here                bool // an answer, in the end
+		here                bool // there is an answer at the end
 		broken              bool
 	}{
 		"one":       {[][]byte{embedding(3, 1, 2)}, [][]byte{prompt(3, 1)}, true, false},

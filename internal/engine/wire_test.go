@@ -98,7 +98,7 @@ func documented(t *testing.T, prefix string) (want []byte) {
 
 func TestRequestRoundTrip(t *testing.T) {
 	for _, want := range []*Request{{}, fullRequest()} {
-		target := fullRequest() // leftovers must not show
+		target := fullRequest() // old content must not remain
 		target.Done = []bool{true, true, true, true}
 		if err := DecodeRequest(AppendRequest(nil, want), target); err != nil {
 			t.Fatal(err)
@@ -249,7 +249,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestErrorsKeepSecrets: a broken message's content does not enter the error.
+// TestErrorsKeepSecrets checks that an error does not contain the content of a broken message.
 func TestErrorsKeepSecrets(t *testing.T) {
 	b := AppendRequest(nil, &Request{ID: "secret-id", Model: "secret-model", Prompt: []kv.Token{777777}})
 	for cut := range len(b) {
@@ -287,9 +287,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestHostileCounts: what a decoder allocates is bounded by what it was sent.
+// TestHostileCounts checks that a decoder's allocations are bounded by the size of its input.
 func TestHostileCounts(t *testing.T) {
-	// A prompt that claims 2^62 bytes and brings none.
+	// A prompt that claims 2^62 bytes and has none.
 	hostile := append([]byte{wireVersion, reqPrompt<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f)
 	const runs = 100
 	var before, after runtime.MemStats
@@ -356,7 +356,7 @@ func BenchmarkDelta(b *testing.B) {
 }
 
 func BenchmarkRequest(b *testing.B) {
-	// So many tokens, in no order, that a processor does not learn them.
+	// Enough tokens, in random order, to defeat branch prediction.
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]kv.Token, 1<<20)
 	for i := range all {
@@ -409,7 +409,7 @@ func TestPackedTokens(t *testing.T) {
 	}
 }
 
-// FuzzPackedTokens compares with encoding/binary what is read of any bytes.
+// FuzzPackedTokens compares the tokens read from any bytes with encoding/binary.
 func FuzzPackedTokens(f *testing.F) {
 	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x80, 1})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0x80, 0, 1, 2, 0x80, 0x80, 4})

@@ -25,7 +25,7 @@ func fullObjects() []media.Object {
 	}
 }
 
-// seeing is a request with objects, with or without a guide.
+// seeing returns a request with objects, with or without a schema.
 func seeing(guide *Guide) *Request {
 	r := fullRequest()
 	r.Guide, r.Objects = guide, fullObjects()
@@ -36,14 +36,14 @@ func seeing(guide *Guide) *Request {
 	return r
 }
 
-// TestObjects: objects arrive as they were sent, in a version that older readers refuse.
+// TestObjects checks that objects arrive unchanged, in a version that older readers refuse.
 func TestObjects(t *testing.T) {
 	for _, want := range []*Request{seeing(nil), seeing(&Guide{Schema: []byte("{}")})} {
 		b := AppendRequest(nil, want)
 		if b[0] != mediaVersion {
 			t.Errorf("the version is %d", b[0])
 		}
-		got := seeing(&Guide{Schema: []byte("x")}) // what is reused leaves nothing behind
+		got := seeing(&Guide{Schema: []byte("x")}) // old content must not remain
 		if err := DecodeRequest(b, got); err != nil {
 			t.Fatal(err)
 		}
@@ -102,15 +102,15 @@ func TestMalformedObjects(t *testing.T) {
 	}
 }
 
-// processed is a request whose media a processor has processed.
+// processed returns a request with processed media.
 func processed() *Request {
 	r := fullRequest()
 	r.Media, r.Features = []kv.Media{{Hash: 3, Start: 1, End: 3}}, []byte(`{"kwargs_data":{}}`)
 	return r
 }
 
-// TestFeatures: what a processor made arrives as it was sent, in a version that older readers refuse, and only an engine
-// that says so takes it.
+// TestFeatures checks that a processor's output arrives unchanged, in a version that older readers refuse,
+// and that only an engine with the ability takes it.
 func TestFeatures(t *testing.T) {
 	want := processed()
 	b := AppendRequest(nil, want)

@@ -82,8 +82,8 @@ func TestPassRoundTrip(t *testing.T) {
 	})
 }
 
-// TestPassMalformed: every message that is cut short in a field is refused, and none that
-// is whole, with a field of a later version or without.
+// TestPassMalformed checks that every truncated message is refused and no complete one is, with or without a
+// field of a later version.
 func TestPassMalformed(t *testing.T) {
 	request := AppendPassRequest(nil, fullPassRequest())
 	later := append(bytes.Clone(request), 31<<2|kindBytes, 0)
@@ -120,7 +120,7 @@ func TestPassDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPassChecks: what requests and pieces must be, beyond their form.
+// TestPassChecks checks the rules for requests and chunks beyond their encoding.
 func TestPassChecks(t *testing.T) {
 	for _, tt := range []struct {
 		change func(*PassRequest)

@@ -32,7 +32,7 @@ func fullPreprocessed() *Preprocessed {
 	}
 }
 
-// shownPreprocessed is an answer whose media were found out.
+// shownPreprocessed returns an answer whose media were resolved.
 func shownPreprocessed() *Preprocessed {
 	p := fullPreprocessed()
 	for i := range p.Media {
@@ -45,7 +45,7 @@ func shownPreprocessed() *Preprocessed {
 	return p
 }
 
-// blindPreprocessed is one whose media were not.
+// blindPreprocessed returns an answer whose media were not resolved.
 func blindPreprocessed() *Preprocessed {
 	return &Preprocessed{Attempt: 2, Tokens: []kv.Token{4}, TextOnly: media.DimensionsUnknown, Why: fault.Param("messages[0].content[1]", "cannot be read")}
 }
@@ -213,8 +213,8 @@ func TestPreprocessedValidate(t *testing.T) {
 	}
 }
 
-// TestPreprocessedFitsAFrame: the largest prompt that engines may hand over is
-// within what the request plane carries in one frame.
+// TestPreprocessedFitsAFrame checks that the largest prompt of an engine fits in one frame of the request
+// plane.
 func TestPreprocessedFitsAFrame(t *testing.T) {
 	const frame = 8 << 20 // rpc.MaxFrame
 	p := &Preprocessed{
@@ -290,7 +290,8 @@ func framesOf(t *testing.T, p *Preprocessed) (all [][]byte) {
 	return all
 }
 
-// TestPieces: what a processor made comes in pieces, before the prompt, and all of it or none is taken.
+// TestPieces checks that a processor's output comes in pieces before the prompt, and is taken as a whole or
+// not at all.
 func TestPieces(t *testing.T) {
 	features := bytes.Repeat([]byte("0123456789"), maxPiece/4)
 	want := &Preprocessed{Attempt: 3, Tokens: []kv.Token{1, 2, 3}, Media: []kv.Media{{Hash: 7, Start: 1, End: 2}}, Features: features}

@@ -7,7 +7,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestLoadDuringBatch: a batch that takes long is load while it is computed.
+// TestLoadDuringBatch checks that a long batch counts as load while it is computed.
 func TestLoadDuringBatch(t *testing.T) {
 	e := small(t, nil)
 	g := closed(e)
@@ -28,8 +28,8 @@ func TestLoadDuringBatch(t *testing.T) {
 	}
 }
 
-// TestSignsTellTheQueue: a request that waits behind another one is in the engine's own account, so that its wait
-// is not taken for a stall.
+// TestSignsTellTheQueue checks that a request queued after another one is in the engine's own account, so
+// that its wait is not taken for a stall.
 func TestSignsTellTheQueue(t *testing.T) { synctest.Test(t, testSignsTellTheQueue) }
 
 func testSignsTellTheQueue(t *testing.T) {
@@ -43,7 +43,7 @@ func testSignsTellTheQueue(t *testing.T) {
 			results <- err
 		}()
 	}
-	synctest.Wait() // one is computed, the other one is there
+	synctest.Wait() // one is computed, the other is queued
 	<-g.Enter
 	synctest.Wait()
 	g.Leave <- struct{}{}

@@ -45,7 +45,7 @@ func TestOutboxMerges(t *testing.T) {
 	}
 }
 
-// TestOutboxEndsBare: an end without a token is never in a delta with tokens.
+// TestOutboxEndsBare checks that a finish without a token is never in a delta with tokens.
 func TestOutboxEndsBare(t *testing.T) {
 	o := newOutbox(1, 1, [][]kv.Token{{8, 9}})
 	o.accept()
@@ -63,8 +63,8 @@ func TestOutboxEndsBare(t *testing.T) {
 	}
 }
 
-// TestOutboxHoldsWhatItHandedOut checks that deltas stay as they are while the
-// loop goes on, until the next take.
+// TestOutboxHoldsWhatItHandedOut checks that deltas stay unchanged while the loop continues, until the next
+// takeDeltas.
 func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
 	o := newOutbox(1, 1, nil)
 	o.accept()

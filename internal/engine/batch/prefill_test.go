@@ -12,8 +12,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestPrefill computes a prompt between requests that crowd the cache: each time it
-// is computed whole, also when it was preempted, and leaves nothing behind.
+// TestPrefill computes a prompt between requests that fill the cache: it is computed completely each time,
+// also after a preemption, and leaves nothing behind.
 func TestPrefill(t *testing.T) { synctest.Test(t, testPrefill) }
 
 func testPrefill(t *testing.T) {
@@ -50,8 +50,8 @@ func testPrefill(t *testing.T) {
 	}
 }
 
-// TestOver ends a choice by its state: after a token, in a delta of its own, and
-// before the first one of a resumption.
+// TestOver ends a choice by its state: after a token, in a delta of its own, and before the first token of a
+// resumption.
 func TestOver(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -72,7 +72,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// limited is a computer whose choices are over after five tokens.
+// limited is a computer whose choices finish after five tokens.
 type limited struct{ Computer }
 
 func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
@@ -83,7 +83,7 @@ func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Toke
 	return states, err
 }
 
-// TestLabel labels what watchers are told, changes and descriptions alike.
+// TestLabel labels the events of watchers, both changes and descriptions.
 func TestLabel(t *testing.T) {
 	labelled := 0
 	e := small(t, func(c *Config) {

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestIdleKeepsNothing: an engine that waits holds no request, which can be large.
+// TestIdleKeepsNothing checks that a waiting engine holds no request, which can be large.
 func TestIdleKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -35,7 +35,7 @@ func TestIdleKeepsNothing(t *testing.T) {
 	})
 }
 
-// observer is a computer that notes which batches follow another one.
+// observer is a computer that records which batches are back to back.
 type observer struct {
 	Computer
 	follows []bool
@@ -46,7 +46,7 @@ func (o *observer) Compute(ctx context.Context, b *Batch) error {
 	return o.Computer.Compute(ctx, b)
 }
 
-// TestFollows: batches follow each other until the engine has nothing to do.
+// TestFollows checks that batches are back to back until the engine has nothing to do.
 func TestFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)

@@ -16,8 +16,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const vocab = 96
 
-// dice is a computer whose tokens are a hash of seed, choice and position; without
-// a temperature of the prompt and position alone.
+// dice is a computer whose tokens are a hash of seed, choice and position; without a temperature of the
+// prompt and position alone.
 type dice struct{}
 
 type die struct {
@@ -25,7 +25,7 @@ type die struct {
 	seed     uint64
 	position int
 	stops    []kv.Token
-	last     int // position after which it is over by itself; 0 is never
+	last     int // position after which it finishes by itself; 0 is never
 	seen     int // tokens of a prefill
 }
 
@@ -117,13 +117,13 @@ func greedy(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-// gate is a computer that computes only when it is let.
+// gate is a computer that waits for a permission before each computation.
 type gate struct {
 	Computer
 	*enginetest.Gate
 }
 
-// closed puts a gate before e's computer.
+// closed puts a gate in front of e's computer.
 func closed(e *Engine) *gate {
 	g := &gate{e.computer, enginetest.NewGate()}
 	e.computer = g

@@ -12,9 +12,9 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestStorm drives the loop turn by turn through requests of all kinds that end
-// in all ways, over a cache that is too small for them, and checks after every
-// turn that the scheduler is consistent and that no sequence is forgotten.
+// TestStorm drives the loop step by step through requests of all kinds that end in all ways, with a cache
+// that is too small for them, and checks after every step that the scheduler is consistent and that no
+// sequence is lost.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
@@ -107,7 +107,7 @@ func storm(t *testing.T, seed uint64) {
 	l.end()
 }
 
-// checkLoop fails unless the loop's own books agree with the scheduler's.
+// checkLoop fails unless the loop's state agrees with the scheduler's.
 func checkLoop(t *testing.T, l *loop, seed uint64) {
 	t.Helper()
 	if err := l.sched.Check(); err != nil {
@@ -163,7 +163,7 @@ func TestStepHardlyAllocates(t *testing.T) {
 	for range 20 {
 		l.turn(ctx)
 	}
-	// Blocks fill and outboxes that nobody empties grow, but neither in every step.
+	// Blocks fill and unread outboxes grow, but neither in every step.
 	if n := testing.AllocsPerRun(100, func() { l.turn(ctx) }); n > 1 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}

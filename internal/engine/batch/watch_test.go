@@ -13,8 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSlowWatcherIsStartedOver blocks a watcher until more happened than its
-// backlog holds.
+// TestSlowWatcherIsStartedOver blocks a watcher until more happened than fits its backlog.
 func TestSlowWatcherIsStartedOver(t *testing.T) {
 	e := small(t, nil)
 	e.watchers = watch.New(20)

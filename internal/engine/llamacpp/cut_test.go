@@ -7,7 +7,7 @@ import (
 	"penstock/internal/mimic/mimictest"
 )
 
-// TestCuts holds the adapter to what it must do with answers that break off anywhere.
+// TestCuts checks the adapter with responses that break off at any byte.
 func TestCuts(t *testing.T) {
 	s, card := rig.Serve(t, mimic.LlamaCPP, nil)
 	f := mimictest.Flaw(t, s)

@@ -8,8 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
-// do harm.
+// FuzzDecode reads events made of numbers, which must come back, and any bytes, which must do no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 3, 7, 2, true, []byte(`{"tokens":[4294967296],"stop":null}`))
 	f.Add([]byte{}, 0, 0, 0, false, []byte(`{"error":{"code":400,"message":"the request exceeds the available context size","n_ctx":512}}`))

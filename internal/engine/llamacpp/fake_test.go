@@ -22,12 +22,11 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// halves are tokens whose text is half a character: llama.cpp leaves them out of streams, and so the
-// stream jumps.
+// halves are tokens whose text is half a character: llama.cpp omits them from streams, so that a stream
+// jumps.
 const halves kv.Token = 500
 
-// fake is a llama.cpp server in as far as its streams leave tokens out. What comes after a
-// token follows from it alone.
+// fake is a llama.cpp server whose streams omit tokens. The token after a token depends on it alone.
 type fake struct {
 	*httptest.Server
 	mu struct {
@@ -115,7 +114,7 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 	say(final)
 }
 
-// reuse has a slot compute a sequence, and returns how much of it the slot had.
+// reuse makes a slot compute a sequence, and returns how many tokens of it the slot had.
 func (f *fake) reuse(slot int, sequence []kv.Token, may bool) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +152,7 @@ func (f *fake) take() []map[string]any {
 	return asked
 }
 
-// TestHoles wants all tokens, those among them that the streams leave out.
+// TestHoles checks that all tokens are delivered, including the ones that the streams omit.
 func TestHoles(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -179,8 +178,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// TestHolesAfterResume wants an answer to be the same wherever an earlier attempt broke off, in front
-// of tokens that the streams leave out too.
+// TestHolesAfterResume checks that an answer is the same wherever an earlier attempt broke off, also before
+// tokens that the streams omit.
 func TestHolesAfterResume(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -203,8 +202,8 @@ func TestHolesAfterResume(t *testing.T) {
 	}
 }
 
-// TestStops wants stop tokens, which the engine does not know, to end choices, and not before
-// the least number of tokens.
+// TestStops checks that stop tokens, which the engine does not support, end choices, and not before the least
+// number of tokens.
 func TestStops(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -284,7 +283,7 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// TestOpenAIOnly is about servers around llama.cpp that have nothing of its own API.
+// TestOpenAIOnly opens servers based on llama.cpp without its own API.
 func TestOpenAIOnly(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"data":[{"id":"small"}]}`) })
@@ -332,7 +331,7 @@ func TestOpenAIOnly(t *testing.T) {
 	}
 }
 
-// TestPredictions wants the engine to report exactly what the model of its slots predicts.
+// TestPredictions checks that the engine reports exactly what the model of its slots predicts.
 func TestPredictions(t *testing.T) {
 	s, card := rig.Serve(t, "llamacpp", nil)
 	e := opened(t, config(t, s, card))

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var rig mimictest.Rig
 
-// config is that of an adapter of a server whose model is that of card.
+// config returns the adapter's configuration for a server whose model is that of card.
 func config(t testing.TB, s *mimic.Server, card engine.Card) Config {
 	t.Helper()
 	return Config{
@@ -39,7 +39,7 @@ func opened(t testing.TB, cfg Config) *Engine {
 	return e
 }
 
-// TestSuite holds the adapter to the contract over real sockets.
+// TestSuite runs the conformance suite over real sockets.
 func TestSuite(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{Redraws: true, SingleTokens: true, New: func(t testing.TB) engine.Engine {
 		s, card := rig.Serve(t, mimic.LlamaCPP, nil)

@@ -7,7 +7,8 @@ import (
 	"penstock/internal/mimic/mimictest"
 )
 
-// TestSalts: where the engine does not heed what it is told, prompts of all salts meet in its one slot.
+// TestSalts checks the refusal of salts if the engine ignores cache_prompt, so that prompts of all salts meet
+// in its one slot.
 func TestSalts(t *testing.T) {
 	mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
 		s, card := rig.Serve(t, mimic.LlamaCPP, func(c *mimic.Config) {

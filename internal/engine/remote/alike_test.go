@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestAlike: what is like the event that was learned is read without allocating, and nothing
-// is before one was learned.
+// TestAlike checks that events which match the learned one are read without allocating, and that none matches
+// before one was learned.
 func TestAlike(t *testing.T) {
 	first, second := []byte(`{"text":"a","token_ids":[7]}`), []byte(`{"text":"b\"","token_ids":[8,9]}`)
 	var a Alike

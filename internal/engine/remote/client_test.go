@@ -16,7 +16,7 @@ import (
 	"penstock/core/fault"
 )
 
-// impolite answers the first calls of every connection and then closes it when another comes in.
+// impolite answers the first calls of every connection and then closes it when another call arrives.
 func impolite(t *testing.T, answers int) (at string, calls *atomic.Int64) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +53,7 @@ func impolite(t *testing.T, answers int) (at string, calls *atomic.Int64) {
 	return "http://" + ln.Addr().String(), calls
 }
 
-// TestClosedConnection: a call that meets a connection which is being closed goes out once more.
+// TestClosedConnection checks that a call on a connection that is being closed is sent once more.
 func TestClosedConnection(t *testing.T) {
 	at, calls := impolite(t, 1)
 	c := clientOf(t, at)
@@ -120,7 +120,7 @@ func TestCallAsItArrives(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: waits for the first byte and for the next ones are bounded.
+// TestNoAnswer checks that the waits for the first byte and for later ones are bounded.
 func TestNoAnswer(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {
@@ -147,8 +147,8 @@ func TestNoAnswer(t *testing.T) {
 	wantFault(t, "silence", a.Broken(t.Context(), err), fault.Unavailable, "stopped in the middle")
 }
 
-// TestCloseTellsTheEngine: an answer that nobody reads to its end costs the connection, one that was
-// read, or nearly, keeps it.
+// TestCloseTellsTheEngine checks that an unread response costs the connection, and that a response read to
+// its end, or nearly, keeps it.
 func TestCloseTellsTheEngine(t *testing.T) {
 	gone := make(chan struct{}, 1)
 	var conns atomic.Int64
@@ -270,7 +270,7 @@ func FuzzReadError(f *testing.F) {
 	})
 }
 
-// TestCleanHidesSecrets: an engine's words go to clients.
+// TestCleanHidesSecrets checks engine messages that are repeated to clients.
 func TestCleanHidesSecrets(t *testing.T) {
 	for in, want := range map[string]string{
 		"cannot fetch with Authorization: Bearer abc.def-ghi, status 401": "cannot fetch with Authorization: Bearer ***, status 401",

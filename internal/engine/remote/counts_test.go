@@ -28,7 +28,7 @@ func (names) ID(text string) (kv.Token, bool) {
 	return t, ok
 }
 
-// sights is the family of the built-in model, as an engine of vLLM's serves it.
+// sights returns the family of the built-in model, as a vLLM engine serves it.
 func sights(t testing.TB) *family.Family {
 	t.Helper()
 	f, err := family.BuiltinFor(family.Serving{Loader: family.VLLM}, names{})
@@ -38,8 +38,8 @@ func sights(t testing.TB) *family.Family {
 	return f
 }
 
-// TestMediaSamples: the samples are files that can be read, of what their names say, and small; the picture is as
-// large as the context allows, and the sound is one of which it is seen which way its length is rounded.
+// TestMediaSamples checks that the samples are valid small files that match their names; that the picture is
+// as large as the context allows, and that the sound's token count shows how its length is rounded.
 func TestMediaSamples(t *testing.T) {
 	f := sights(t)
 	kinds := []string{"audio", "image", "video"}
@@ -92,11 +92,12 @@ func decodedURI(t *testing.T, uri string) []byte {
 	return b
 }
 
-// TestCountsCompared: each start of an engine has its counts compared, by its usage where it renders nothing. What
-// differs is in the card's list and the warnings, what it refuses is not checked, and none of it is traffic.
+// TestCountsCompared checks that counts are compared at each start of the engine, by its usage if it does not
+// render. Differences appear in the card's list and the warnings, a refused sample is unchecked, and none of
+// the requests counts as load.
 func TestCountsCompared(t *testing.T) {
 	var asked atomic.Int32
-	var extra atomic.Int32 // tokens that the engine has more of a video
+	var extra atomic.Int32 // additional tokens of the engine for a video
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var q struct {
@@ -142,7 +143,7 @@ func TestCountsCompared(t *testing.T) {
 				if url != "" {
 					shown.Objects = []media.Object{{Key: media.BytesKey([]byte(url))}}
 				}
-				return shown, nil // the template here writes ten more, with media and without
+				return shown, nil // this template adds ten tokens, with media and without
 			},
 			Render: func(context.Context, []byte) (int, error) {
 				rendered.Add(1)
@@ -184,8 +185,8 @@ func TestCountsCompared(t *testing.T) {
 	}
 }
 
-// TestCountsNotCompared: where nothing depends on counts, or another rank of the engine has them compared, it is not
-// asked.
+// TestCountsNotCompared checks that the engine is not asked where nothing depends on counts, or where another
+// rank compares them.
 func TestCountsNotCompared(t *testing.T) {
 	here := func(context.Context, media.Kind, string) (Shown, error) { return Shown{}, nil }
 	named := engine.Card{MediaKeys: engine.MediaKeysUUID}

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestEditMedia: the media are called what they are to be called, in their order, and by nothing that the client chose.
+// TestEditMedia checks that the media get the given names in their order, and no names that the client chose.
 func TestEditMedia(t *testing.T) {
 	for _, c := range []struct {
 		what, body, want string
@@ -70,7 +70,7 @@ func TestEditMedia(t *testing.T) {
 	}
 }
 
-// FuzzEditMedia: what comes out is the same but for names, of which none is the client's.
+// FuzzEditMedia checks that the result differs only in names, and has none of the client's.
 func FuzzEditMedia(f *testing.F) {
 	f.Add([]byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"x"},"uuid":"secret"},{"type":"text","text":"secret"}]}]}`), 1)
 	f.Add([]byte(`{"input":[{"content":[{"uuid":"secret","uuid":{"a":1}}]}],"mm_hashes":[]}`), 0)
@@ -98,7 +98,7 @@ func FuzzEditMedia(f *testing.F) {
 	})
 }
 
-// nameless takes the names of media from a decoded body.
+// nameless removes the names of media from a decoded body.
 func nameless(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -115,7 +115,8 @@ func nameless(v any) {
 	}
 }
 
-// TestPassMedia: the keys reach an engine that takes them, and only then does its account have what follows the media.
+// TestPassMedia checks that the keys reach an engine that takes them, and that only then the prompt after the
+// media is known to the cache.
 func TestPassMedia(t *testing.T) {
 	key := media.URLKey("https://example.com/cat.jpg", 0)
 	objects := []media.Object{{Kind: media.Image, Key: key}}
@@ -146,7 +147,7 @@ func TestPassMedia(t *testing.T) {
 	}
 }
 
-// TestEditLarge: a body is copied once, whatever is in it.
+// TestEditLarge checks that a body is copied once, for any content.
 func TestEditLarge(t *testing.T) {
 	body := joined(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`, strings.Repeat("A", 1<<20), `"}}]}],"model":"m"}`)
 	dst := make([]byte, 0, len(body)+1024)

@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestFeedOfARestart: of an engine that answers again after it did not, the cache is forgotten if
-// its events were lost too, without replay, before its first batch comes; not while they are there.
+// TestFeedOfARestart checks that when an engine answers again, its cache is cleared before its first batch if
+// its events were lost too, without replay; but not while the events are connected.
 func TestFeedOfARestart(t *testing.T) {
 	src, err := EventFeed(FeedConfig{Table: enginefeed.Config{BlockSize: 16, EngineBlock: 16}})
 	if err != nil {

@@ -28,7 +28,7 @@ func TestDeltas(t *testing.T) {
 		change func(*engine.Request)
 		report Report
 		want   []string
-		code   fault.Code // 255 is none
+		code   fault.Code // 255 means none
 		says   string
 	}{
 		"cached at the end": {
@@ -134,7 +134,7 @@ func TestDeltas(t *testing.T) {
 	}
 }
 
-// TestResumed: what earlier attempts delivered is behind the prompt, and counts.
+// TestResumed checks that the output of earlier attempts follows the prompt, and counts.
 func TestResumed(t *testing.T) {
 	var bodies atomic.Value
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -153,7 +153,7 @@ func TestResumed(t *testing.T) {
 	if got := bodies.Load(); got != "[1,2,3,4,5,6,7,8,9,11,12]" {
 		t.Errorf("the prompt is %v", got)
 	}
-	// Nothing is left to do, and nobody is asked.
+	// Nothing is left to generate, and no call is made.
 	bodies.Store("")
 	req.Generated = [][]kv.Token{{11, 12, 13, 14}}
 	got, err = deltas(b, req)
@@ -166,8 +166,8 @@ func TestResumed(t *testing.T) {
 	wantFault(t, "a guide in the middle", err, fault.Unimplemented, "middle of an answer")
 }
 
-// TestSeveralCalls: choices that have come to different places are asked for one by one, and
-// come back under their own numbers; one that fails ends the others.
+// TestSeveralCalls checks that choices at different positions get calls of their own, and keep their indexes;
+// one that fails ends the others.
 func TestSeveralCalls(t *testing.T) {
 	var fail atomic.Bool
 	var gone atomic.Int64
@@ -222,8 +222,8 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestDownAndUp: while an engine does not answer, calls fail at once; when it answers again, they
-// are served.
+// TestDownAndUp checks that calls fail at once while an engine does not answer, and are served when it
+// answers again.
 func TestDownAndUp(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -265,7 +265,7 @@ func TestDownAndUp(t *testing.T) {
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	for !<-asked {
 	}
-	for b.health.down() != nil { // the one who asked says so next
+	for b.health.down() != nil { // the probe reports it next
 		runtime.Gosched()
 	}
 	if _, err := deltas(b, testRequest(3)); err != nil {
@@ -273,11 +273,11 @@ func TestDownAndUp(t *testing.T) {
 	}
 }
 
-// TestLate: an engine that is late with one answer, and is there when it is asked, is not down.
+// TestLate checks that an engine that is late with one response, but answers a probe, is not down.
 func TestLate(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // until it is read the server does not see that the client left
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices the client's end only after it has read the body
 		<-r.Context().Done()
 	})
 	b := base(t, s.URL, func(c *Config) {
@@ -292,16 +292,16 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// late waits for an answer for a millisecond.
+// late is a dialect that waits a millisecond for a response.
 type late struct{ plain }
 
-// Call implements Dialect.
+// BuildCall implements Dialect.
 func (late) Call(p *Part, call *Call) error {
 	call.Wait = time.Millisecond
 	return plain{}.Call(p, call)
 }
 
-// TestAnotherEngine: an engine that has become another one between two requests gets none.
+// TestAnotherEngine checks that an engine which was replaced between two requests gets no more requests.
 func TestAnotherEngine(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) { events(w, `{"t":[40],"f":"stop"}`, `[DONE]`) })
 	var changed atomic.Bool
@@ -343,7 +343,7 @@ func TestAnotherEngine(t *testing.T) {
 	}
 }
 
-// TestSinkAndContext: the error of the sink is the caller's own, and the engine is told.
+// TestSinkAndContext checks that the caller gets the sink's own error, and that the engine is stopped.
 func TestSinkAndContext(t *testing.T) {
 	gone := make(chan struct{}, 2)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -374,7 +374,7 @@ func TestSinkAndContext(t *testing.T) {
 	<-gone
 }
 
-// TestGenerateAllocatesLittle: a token costs no allocation.
+// TestGenerateAllocatesLittle checks that a token costs no allocation.
 func TestGenerateAllocatesLittle(t *testing.T) {
 	b := base(t, serve(t, func(http.ResponseWriter, *http.Request) {}).URL, nil)
 	req := testRequest(90)
@@ -392,8 +392,7 @@ func TestGenerateAllocatesLittle(t *testing.T) {
 	}
 }
 
-// TestBrokenOff: an engine that breaks off an answer is asked whether it is still there, without
-// another request failing first.
+// TestBrokenOff checks that an engine which breaks off a response is probed before another request fails.
 func TestBrokenOff(t *testing.T) {
 	var dead atomic.Bool
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -418,7 +417,7 @@ func TestBrokenOff(t *testing.T) {
 		runtime.Gosched()
 	}
 	dead.Store(false)
-	for b.health.down() != nil { // each question takes a while to come
+	for b.health.down() != nil { // each probe comes after a pause
 		runtime.Gosched()
 	}
 }

@@ -72,7 +72,8 @@ func TestCursorFails(t *testing.T) {
 	}
 }
 
-// FuzzCursor: of valid JSON every value is found as encoding/json has it; nothing else breaks it.
+// FuzzCursor checks that the values of valid JSON are equal to encoding/json's, and that invalid input does
+// no harm.
 func FuzzCursor(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"index":0,"text":" a\"","token_ids":[1,2]}],"usage":null}`))
 	f.Add([]byte(`[1.5,-2e9,"\ud83d\ude00",{},[]]`))
@@ -121,7 +122,7 @@ func depth(data []byte) (most int) {
 	return most
 }
 
-// FuzzFloat: numbers are what strconv makes of them.
+// FuzzFloat checks that numbers are equal to strconv's.
 func FuzzFloat(f *testing.F) {
 	for _, s := range []string{"0", "-1", "1.5", "0.1", "-0.000123", "123456789012345", "1234567890.12345", "1e5", "9007199254740993", "-Infinity"} {
 		f.Add(s)
@@ -153,7 +154,7 @@ func TestAppendTokensDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestAppendTokens compares with what strconv writes.
+// TestAppendTokens compares with strconv.
 func TestAppendTokens(t *testing.T) {
 	edges := []kv.Token{0, 9, 10, 11, 99, 100, 101, 999, 1000, 9999, 10000, 99999, 100000, 128255, 999999, 1000000, 9999999, 10000000, 99999999, 100000000, 999999999, 1000000000, math.MaxUint32}
 	for i := range kv.Token(3000) {
@@ -174,7 +175,7 @@ func TestAppendTokens(t *testing.T) {
 }
 
 func BenchmarkAppendTokens(b *testing.B) {
-	// So many tokens, in no order, that a processor does not learn them.
+	// Enough tokens, in random order, to defeat branch prediction.
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]kv.Token, 1<<20)
 	for i := range all {
@@ -190,7 +191,7 @@ func BenchmarkAppendTokens(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 }
 
-// TestStrings: strings of all lengths end where they end, whatever is escaped in them.
+// TestStrings checks the ends of strings of many lengths with many escapes.
 func TestStrings(t *testing.T) {
 	draw := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestSampleParts: what engines are asked with is what it says it is.
+// TestSampleParts checks that the sample parts have the content that they declare.
 func TestSampleParts(t *testing.T) {
 	for _, kind := range Kinds() {
 		var part map[string]any
@@ -37,7 +37,7 @@ func TestSampleParts(t *testing.T) {
 	}
 }
 
-// TestSee: what the settings say goes before what was found.
+// TestSee checks that the settings take precedence over what was found.
 func TestSee(t *testing.T) {
 	for _, c := range []struct {
 		o     Opening
@@ -59,7 +59,7 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestSight: media that nobody knows are warned of as long as they come.
+// TestSight checks that a warning of unknown media stays while they occur.
 func TestSight(t *testing.T) {
 	var s sight
 	if w := s.warnings(enginefeed.Stats{}); w != nil {

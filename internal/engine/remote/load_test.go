@@ -7,8 +7,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestLoad: our own requests count at once, those of others as far as the engine's count goes
-// beyond what may be ours.
+// TestLoad checks that our own requests count at once, and other requests as far as the engine's count
+// exceeds ours.
 func TestLoad(t *testing.T) {
 	l := newLoad(4, 100)
 	request := func() *flight {
@@ -57,7 +57,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLedger: a warning comes when promises are not kept, and goes when they are.
+// TestLedger checks that a warning appears when predictions are wrong, and ends when they are right.
 func TestLedger(t *testing.T) {
 	l := newLedger(4)
 	say := func(n, guess, reported int) {
@@ -96,8 +96,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestProbesAreNoLoad: a question of the adapter is in no report, nor taken for somebody else's request because the engine
-// counts it.
+// TestProbesAreNoLoad checks that a probe of the adapter is not reported as load, nor taken for a request of
+// others because the engine counts it.
 func TestProbesAreNoLoad(t *testing.T) {
 	for _, counted := range []bool{false, true} {
 		l := newLoad(4, 100)
@@ -114,7 +114,7 @@ func TestProbesAreNoLoad(t *testing.T) {
 			l.end(f)
 		}
 		end()
-		for range 3 { // a reading is older than what is known here
+		for range 3 { // a scrape is older than our own counts
 			l.take(&Gauges{Running: 1})
 		}
 		if got := l.now(); got.Running != 1 {

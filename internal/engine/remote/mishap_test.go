@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestMishap: what goes on without a pause is news once; what comes back later is news again.
+// TestMishap checks that continuing incidents are new once, and new again after a pause.
 func TestMishap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m mishap

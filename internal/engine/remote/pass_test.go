@@ -49,7 +49,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// FuzzEdit: what comes out of an object is the same object but for the members that were to be changed.
+// FuzzEdit checks that only the intended members of an object change.
 func FuzzEdit(f *testing.F) {
 	f.Add([]byte(`{"model":"x","messages":[{"role":"user","content":"}\""}],"stream_options":{}}`), true)
 	f.Add([]byte(`{"stream_options":{"include_usage":true},"a":[]}`), true)
@@ -80,7 +80,7 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-// passed serves a request that is passed on and returns its pieces, one text each.
+// passed serves a passthrough request and returns its chunks, one text each.
 func passed(b *Base, req *engine.PassRequest) (got []string, last engine.PassPiece, err error) {
 	err = b.Pass(context.Background(), req, func(p *engine.PassPiece) error {
 		switch {
@@ -149,7 +149,7 @@ func TestPassStream(t *testing.T) {
 	}
 }
 
-// TestPassEnds: the stream's last word ends the answer, whatever the engine sends after it, or does not.
+// TestPassEnds checks that the stream's last event ends the response, with or without further bytes.
 func TestPassEnds(t *testing.T) {
 	for what, after := range map[string]string{"silence": "", "more": "data: {\"choices\":[{\"delta\":{\"content\":\"more\"}}]}\n\n"} {
 		t.Run(what, func(t *testing.T) {

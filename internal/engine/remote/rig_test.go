@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// plain is a dialect of tests: the prompt goes out as a list, and an event is
+// plain is a test dialect: the prompt is sent as a list, and an event is
 // {"i":choice,"t":[tokens],"f":"stop"|"length","c":cached} or {"error":…}.
 type plain struct{}
 
@@ -87,7 +87,7 @@ func clientOf(t testing.TB, at string) *Client {
 	return c
 }
 
-// base is a running engine that speaks plain with a server.
+// base returns a running engine that speaks plain with a server.
 func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Base {
 	t.Helper()
 	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: Together}
@@ -128,8 +128,8 @@ func events(w http.ResponseWriter, data ...string) {
 	w.(http.Flusher).Flush()
 }
 
-// deltas serves req and returns what came of it, one text for each choice: engines may merge
-// deltas that are at hand at once.
+// deltas serves req and returns the output, one text for each choice: engines may merge deltas that are
+// available together.
 func deltas(b *Base, req *engine.Request) (got []string, err error) {
 	type choice struct {
 		from, cached int

@@ -16,8 +16,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestSaltAnswers: only a prompt that is found under its own salt, before and after it is found under no other, proves
-// anything.
+// TestSaltAnswers checks that only hits under the same salt, before and after misses under other salts, prove
+// isolation.
 func TestSaltAnswers(t *testing.T) {
 	const unknown = engine.CachedUnknown
 	for _, c := range []struct {
@@ -51,12 +51,12 @@ func (salted) Call(p *Part, call *Call) error {
 	return nil
 }
 
-// tenants is an engine that keeps salts apart, or not.
+// tenants is an engine that isolates salts, or not.
 type tenants struct {
 	sync.Mutex
 	seen   map[string]bool
 	ignore bool
-	status int            // of the answers to salted requests, if not 0
+	status int            // of the responses to salted requests, if not 0
 	hold   chan struct{}  // what salted requests wait for, if not nil
 	asked  map[string]int // prompts by salt
 }
@@ -120,7 +120,8 @@ func wantNoSalts(t *testing.T, what string, err error, says string) {
 	}
 }
 
-// TestSaltsWaitForProof: a request under a salt waits for the proof, and is refused if that takes long; others do not wait.
+// TestSaltsWaitForProof checks that a request with a salt waits for the proof, and is refused if that takes
+// long; others do not wait.
 func TestSaltsWaitForProof(t *testing.T) {
 	e := &tenants{hold: make(chan struct{})}
 	s := serve(t, e.serve)
@@ -159,7 +160,7 @@ func TestSaltsProofTakesLong(t *testing.T) {
 	close(e.hold)
 }
 
-// TestSaltsProvenAgain: an engine that was started anew is proven anew.
+// TestSaltsProvenAgain checks that a restarted engine is proven again.
 func TestSaltsProvenAgain(t *testing.T) {
 	e := &tenants{}
 	s := serve(t, e.serve)
@@ -179,7 +180,8 @@ func TestSaltsProvenAgain(t *testing.T) {
 	}
 }
 
-// TestSaltsRefusedByEngine: an engine that refuses the field serves no salts, one that has no room is asked again.
+// TestSaltsRefusedByEngine checks that an engine that refuses the field serves no salts, and that an
+// overloaded one is asked again.
 func TestSaltsRefusedByEngine(t *testing.T) {
 	e := &tenants{status: http.StatusBadRequest}
 	s := serve(t, e.serve)
@@ -201,7 +203,7 @@ func TestSaltsRefusedByEngine(t *testing.T) {
 	}
 }
 
-// TestSaltsKnown: what the adapter knows is not proven.
+// TestSaltsKnown checks that no proof runs for what the adapter knows.
 func TestSaltsKnown(t *testing.T) {
 	e := &tenants{}
 	s := serve(t, e.serve)
@@ -219,7 +221,7 @@ func TestSaltsKnown(t *testing.T) {
 	})
 }
 
-// TestSaltBodies: every path that is passed on has a proof.
+// TestSaltBodies checks that every passthrough path has a proof.
 func TestSaltBodies(t *testing.T) {
 	for _, path := range []string{pathChat, pathCompletions, "/v1/messages", "/v1/responses"} {
 		body, err := saltBody(path, "m", []byte(`"text"`), "s")
@@ -233,7 +235,7 @@ func TestSaltBodies(t *testing.T) {
 	}
 }
 
-// TestSaltsOfOneLife: a proof that began before the engine was started anew shows nothing of the new one.
+// TestSaltsOfOneLife checks that a proof which started before a restart of the engine does not count.
 func TestSaltsOfOneLife(t *testing.T) {
 	e := &tenants{}
 	last, goOn := make(chan struct{}), make(chan struct{})

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestSameFromTimeToTime: an engine that answers is asked from time to time whether it is the same, and whether it is
-// alive only when there is doubt.
+// TestSameFromTimeToTime checks that an answering engine is checked periodically for being the same, and for
+// being alive only when in doubt.
 func TestSameFromTimeToTime(t *testing.T) {
 	var alive atomic.Int32
 	same := make(chan struct{}, 100)

@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 )
 
-// naiveEvents reads a whole stream the simplest way: "name|data" of each event.
+// naiveEvents reads a whole stream in the simplest way: "name|data" of each event.
 func naiveEvents(stream string) (got []string) {
 	name, data, has := "", []string(nil), false
 	flush := func() {
@@ -124,7 +124,7 @@ func TestEventsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// repeated is a text again and again.
+// repeated is an endless repetition of a text.
 type repeated struct {
 	text []byte
 	at   int
@@ -152,7 +152,7 @@ func FuzzEvents(f *testing.F) {
 	})
 }
 
-// chunked gives out a text in pieces.
+// chunked returns a text in pieces.
 type chunked struct {
 	text []byte
 	size int

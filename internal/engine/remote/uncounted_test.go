@@ -17,7 +17,8 @@ func (v spelling) ID(text string) (kv.Token, bool) {
 	return t, ok
 }
 
-// TestUncounted: it is said which media are not counted here, why, and what to do, unless nothing comes of it.
+// TestUncounted checks the warnings of media that are not counted, with reason and remedy, unless they have
+// no consequence.
 func TestUncounted(t *testing.T) {
 	const why = `it is not known here whether and how models of type "gemma9" show media`
 	pictures, err := family.Open(family.Files{

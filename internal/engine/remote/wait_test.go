@@ -14,7 +14,7 @@ import (
 	"penstock/core/fault"
 )
 
-// TestAwait: an engine that loads is waited for, and the log says so; one that refuses is not.
+// TestAwait checks that a loading engine is waited for and logged, and that a refusal ends the wait.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := &Spec{URL: &url.URL{Scheme: "http", Host: "engine:1"}, Patience: 3 * time.Minute}

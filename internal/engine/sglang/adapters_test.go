@@ -13,8 +13,9 @@ import (
 	"penstock/internal/mimic"
 )
 
-// TestAdaptersOfReleases: the blocks of an adapter are never taken for the model's. Releases before 0.5.22 do not tell of
-// adapters in their events: then what begins as an adapter's prompt is not believed, and that is warned of.
+// TestAdaptersOfReleases checks that the blocks of an adapter are never taken for the model's. Events of
+// releases before 0.5.22 lack adapters: then prompts that start like an adapter's are not predicted, with a
+// warning.
 func TestAdaptersOfReleases(t *testing.T) {
 	for version, told := range map[string]bool{"0.5.17": false, "0.5.23": true} {
 		t.Run(version, func(t *testing.T) {

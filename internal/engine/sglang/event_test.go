@@ -10,8 +10,7 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
-// do harm.
+// FuzzDecode reads events made of numbers, which must come back, and any bytes, which must do no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 3, 7, 2, []byte(`{"output_ids":[4294967296],"meta_info":null}`))
 	f.Add([]byte{}, 0, 0, 0, []byte(`{"error":{"message":"out of memory"}}`))
@@ -44,7 +43,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Streams repeat all from the beginning, or say what is new: which it is shows.
+// Streams repeat all tokens from the start, or have only new ones: the counts tell which.
 func TestFresh(t *testing.T) {
 	for _, c := range []struct {
 		ids              []kv.Token

@@ -31,7 +31,8 @@ func builtinFamily(t *testing.T) *family.Family {
 	return pipe.Family
 }
 
-// TestAttaches: media go with tokens where the family is known and all that the model sees can be given so.
+// TestAttaches checks that media are sent with tokens if the family is known and all kinds of the model can
+// be sent so.
 func TestAttaches(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, withEvents)
 	for _, c := range []struct {
@@ -55,7 +56,7 @@ func TestAttaches(t *testing.T) {
 	}
 }
 
-// look is a request that shows a picture of 112 x 84 between two texts.
+// look returns a request that shows a picture of 112 x 84 between two texts.
 func look(t *testing.T, f *family.Family, key media.Key) *engine.Request {
 	t.Helper()
 	var b bytes.Buffer
@@ -81,7 +82,8 @@ func look(t *testing.T, f *family.Family, key media.Key) *engine.Request {
 	}
 }
 
-// TestPictures: a picture goes to the engine in its one place, under its key, and is found there again.
+// TestPictures checks that a picture is sent in place of its tokens, with its key, and is found in the cache
+// again.
 func TestPictures(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, withEvents)
 	cfg := config(t, s, card)
@@ -124,7 +126,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestKeysOfKinds: where the engine could mistake whose key one is, it is told none.
+// TestKeysOfKinds checks that no keys are sent where the engine could assign them to wrong objects.
 func TestKeysOfKinds(t *testing.T) {
 	d := &dialect{}
 	d.places[media.Image], d.places[media.Audio] = 7, 8

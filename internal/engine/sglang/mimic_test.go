@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var rig mimictest.Rig
 
-// config is that of an adapter of a server whose model is that of card.
+// config returns the adapter's configuration for a server whose model is that of card.
 func config(t testing.TB, s *mimic.Server, card engine.Card) Config {
 	t.Helper()
 	return Config{
@@ -41,7 +41,7 @@ func opened(t testing.TB, cfg Config) *Engine {
 	return e
 }
 
-// TestSuite holds the adapter to the contract over real sockets.
+// TestSuite runs the conformance suite over real sockets.
 func TestSuite(t *testing.T) {
 	for name, change := range map[string]func(*mimic.Config){
 		"events": func(c *mimic.Config) {

@@ -28,7 +28,7 @@ func codes(e *Engine) (all []string) {
 	return all
 }
 
-// TestFindsEvents wants the engine's own word to be enough to follow its cache.
+// TestFindsEvents checks that the engine's announcement is sufficient to follow its cache.
 func TestFindsEvents(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, withEvents)
 	cfg := config(t, s, card)
@@ -42,7 +42,7 @@ func TestFindsEvents(t *testing.T) {
 	}
 }
 
-// TestFindsReplay wants replay to be found where the engine says it, and the settings to count more.
+// TestFindsReplay checks that an announced replay endpoint is used, and that the settings take precedence.
 func TestFindsReplay(t *testing.T) {
 	p := &probe{
 		cfg:    &Config{Spec: remote.Spec{URL: &url.URL{Scheme: "http", Host: "10.0.0.5:30000"}, Rank: 2, Ranks: 4}, Log: slog.New(slog.DiscardHandler)},
@@ -65,7 +65,7 @@ func TestFindsReplay(t *testing.T) {
 	}
 }
 
-// TestReplayAlone: replay= needs no events= where the engine says where it publishes.
+// TestReplayAlone checks that replay= needs no events= if the engine announces where it publishes.
 func TestReplayAlone(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, withEvents)
 	cfg := config(t, s, card)
@@ -109,8 +109,8 @@ func TestWarnsWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestRemedyOfUnannouncedEvents: a release that does not announce where it publishes is named its events= too, since
-// the flag of the engine alone changes nothing here.
+// TestRemedyOfUnannouncedEvents checks that the remedy names events= for a release that does not announce its
+// endpoint, since the engine's flag alone has no effect here.
 func TestRemedyOfUnannouncedEvents(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
 		withEvents(c)
@@ -125,7 +125,8 @@ func TestRemedyOfUnannouncedEvents(t *testing.T) {
 	}
 }
 
-// TestPredictions wants cached tokens as predicted, by events, also where blocks are joined of pages, and by guess.
+// TestPredictions checks that cached tokens are as predicted: by events, also where blocks join several
+// pages, and without events.
 func TestPredictions(t *testing.T) {
 	for name, how := range map[string]struct {
 		change func(*mimic.Config)
@@ -183,7 +184,7 @@ func TestFaults(t *testing.T) {
 			}
 			_, err := enginetest.Generate(ctx, e, req)
 			if err == nil && kind == mimic.FaultDisconnect {
-				return // it struck before the first byte, and the call was made once more
+				return // the fault came before the first byte, and the call was repeated
 			}
 			if fault.Of(err) != want {
 				t.Errorf("%v, want %v", err, want)
@@ -226,12 +227,12 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestSnapshot loses a batch for good. An engine that can say what it still has keeps being known.
+// TestSnapshot loses a batch for good: the cache of an engine with snapshots stays known.
 func TestSnapshot(t *testing.T) {
 	for name, want := range map[string]int{"with": 1, "without": 2} {
 		t.Run(name, func(t *testing.T) {
 			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
-				c.KVEvents = "tcp://127.0.0.1:0" // and nothing to ask for what is missing
+				c.KVEvents = "tcp://127.0.0.1:0" // and no replay or snapshot endpoint
 				if name == "with" {
 					c.Snapshot = "tcp://127.0.0.1:0"
 				}
@@ -257,7 +258,7 @@ func TestSnapshot(t *testing.T) {
 					t.Fatal("a block was never reported")
 				}
 			}
-			// What is published before the subscription stands is lost: nothing repeats it.
+			// Events from before the subscription are lost.
 			for i := kv.Token(1); len(replica.Seqs()) == 0 && i < 300; i++ {
 				ask(i)
 			}
@@ -282,7 +283,8 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestPassesAdapters: what is passed on to an adapter is answered by the adapter, not by the model.
+// TestPassesAdapters checks that a passthrough request for an adapter is answered by the adapter, not by the
+// model.
 func TestPassesAdapters(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.Adapters = []mimic.Adapter{{Name: "poet", Path: "/poet"}} })
 	cfg := config(t, s, card)

@@ -14,14 +14,14 @@ import (
 	"penstock/internal/mimic"
 )
 
-// TestReloadedAdapter: what an adapter had cached before it was unloaded is not predicted after it was loaded again. Where
-// both happened between two looks at the list of adapters, one request finds that out for all. Either way what the
-// adapter caches from then on is predicted.
+// TestReloadedAdapter checks that blocks which an adapter cached before it was unloaded are not predicted
+// after it was loaded again. If both happened between two listings of the adapters, one request reveals it
+// for all. In both cases later blocks of the adapter are predicted.
 func TestReloadedAdapter(t *testing.T) {
 	for name, c := range map[string]struct {
-		seen  bool // the list was read without the adapter
+		seen  bool // a listing came without the adapter
 		block int
-		apart uint64 // requests that find less than was predicted
+		apart uint64 // requests that find less than predicted
 	}{
 		"seen": {true, 16, 0}, "unseen": {false, 16, 1}, "seen, blocks of two pages": {true, 32, 0}, "unseen, blocks of two pages": {false, 32, 1},
 	} {
@@ -109,7 +109,7 @@ func TestReloadedAdapter(t *testing.T) {
 	}
 }
 
-// change has the server load or unload an adapter.
+// change makes the server load or unload an adapter.
 func change(t *testing.T, s *mimic.Server, path, body string) {
 	t.Helper()
 	resp, err := http.Post(s.URL()+path, "application/json", strings.NewReader(body))

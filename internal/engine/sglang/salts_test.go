@@ -59,7 +59,7 @@ func TestSaltFields(t *testing.T) {
 	}
 }
 
-// TestRadixCacheOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+// TestRadixCacheOff checks that without a prefix cache nothing is predicted, and there are no salts to prove.
 func TestRadixCacheOff(t *testing.T) {
 	p := &probe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
 	card, cfg := engine.Card{}, remote.Config{}
@@ -70,7 +70,7 @@ func TestRadixCacheOff(t *testing.T) {
 	}
 }
 
-// TestSameIsFree: an engine that answers is asked from time to time in what generates nothing, as /health does.
+// TestSameIsFree checks that the periodic check of an answering engine generates nothing, unlike /health.
 func TestSameIsFree(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/models" {
@@ -95,8 +95,8 @@ func TestSameIsFree(t *testing.T) {
 	}
 }
 
-// TestAnotherServer: an engine that was found to reuse nothing, and is started anew with a cache, is another one, as its
-// salts are to be proven; so is one of another version, which has the salt in another field.
+// TestAnotherServer checks that an engine without cache which restarts with one counts as another engine, as
+// its salts must be proven; and that another version does too, which has the salt in another field.
 func TestAnotherServer(t *testing.T) {
 	info := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,7 +14,8 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// TestLearnsByReplay: an engine that says where it repeats its events is known from its beginning, without a setting.
+// TestLearnsByReplay checks that an engine which announces its replay endpoint is known from its start,
+// without a setting.
 func TestLearnsByReplay(t *testing.T) {
 	s, card := rig.Serve(t, mimic.SGLang, withEvents)
 	cfg := config(t, s, card)
@@ -44,8 +45,8 @@ func TestLearnsByReplay(t *testing.T) {
 	}
 }
 
-// TestLearnsWarmEngine: of an engine that served before it was followed, and does not repeat its events, what requests
-// find in its cache is predicted after the first of them.
+// TestLearnsWarmEngine checks that for an engine which served before it was followed, and does not replay its
+// events, hits are predicted after the first requests that find them.
 func TestLearnsWarmEngine(t *testing.T) {
 	for _, size := range []int{16, 32} {
 		t.Run(fmt.Sprint("blocks of ", size), func(t *testing.T) {
@@ -76,7 +77,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
-			for i := 0; e.Stats().Batches == 0; i++ { // what was stored before the subscription stood is not heard of
+			for i := 0; e.Stats().Batches == 0; i++ { // events from before the subscription are lost
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: fmt.Sprint("other-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: append([]kv.Token{kv.Token(400 + i)}, system[:19]...), Stop: engine.Stop{MaxTokens: 1},
 				})
@@ -90,7 +91,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 					t.Fatalf("the blocks of prompt %d were never reported: %+v", i, e.Stats())
 				}
 			}
-			for e.Stats().Waiting > 0 { // names are found a moment after the requests that show them
+			for e.Stats().Waiting > 0 { // hashes are found shortly after the requests that reveal them
 				select {
 				case <-time.After(time.Millisecond):
 				case <-ctx.Done():
@@ -102,7 +103,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 				t.Error(err)
 			}
 			stats := e.Stats()
-			// The first one found the system prompt, of which nothing was known.
+			// The first one found the system prompt, which was unknown.
 			if stats.Compared-begun.Compared != 20 || stats.Apart-begun.Apart != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
 				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
 			}

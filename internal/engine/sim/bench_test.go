@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// BenchmarkDecode generates 64 tokens in each of several sequences at once, by an
-// engine whose passes take next to no time: what is left is its own work.
+// BenchmarkDecode generates 64 tokens in each of several concurrent sequences, by an engine whose passes take
+// almost no time: the rest is its own work.
 func BenchmarkDecode(b *testing.B) {
 	for _, sequences := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint("batch", sequences), func(b *testing.B) {
@@ -35,7 +35,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// TestComputeDoesNotAllocate: neither words nor waiting cost memory.
+// TestComputeDoesNotAllocate checks that neither drawing nor waiting allocates.
 func TestComputeDoesNotAllocate(t *testing.T) {
 	s, err := newScript(&Config{Vocabulary: Vocabulary{Size: 96}}, 320)
 	if err != nil {

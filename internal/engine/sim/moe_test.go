@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestLabels: every block that is stored has a label, the same one in a change and in
-// a description of the cache, and by any engine.
+// TestLabels checks that every stored block has a label, the same one in changes and descriptions and in all
+// engines.
 func TestLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		moe := MoE{Layers: 60, Experts: 256, Groups: 8}

@@ -30,8 +30,8 @@ func newPool(t testing.TB, room int) *Pool {
 	return p
 }
 
-// TestPoolTellsWhoCopied: what is copied once is not copied again, ends by event, and its end is told
-// to whom its arrival was, or to somebody who lives.
+// TestPoolTellsWhoCopied checks that a block is copied once, and that its eviction is reported to the member
+// that reported its arrival, or else to an existing one.
 func TestPoolTellsWhoCopied(t *testing.T) {
 	p := newPool(t, 3)
 	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
@@ -70,7 +70,7 @@ func TestPoolTellsWhoCopied(t *testing.T) {
 	if ev := two.News(nil); len(ev) != 3 || ev[1].Move.To != kv.Pooled || !slices.Equal(ev[1].Seqs, chain[:1]) {
 		t.Errorf("what it takes over is told as %+v", ev)
 	}
-	two.Has(second[0]) // so that a is used least lately
+	two.Has(second[0]) // so that a is least recently used
 	z, _ := letters("z")
 	two.End(two.Offer([]kv.Event{z}))
 	if ev := two.News(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted {
@@ -78,7 +78,7 @@ func TestPoolTellsWhoCopied(t *testing.T) {
 	}
 }
 
-// TestPoolDescribes: parents come first, and only what this member put there.
+// TestPoolDescribes checks that parents come first, and that a member describes only its own blocks.
 func TestPoolDescribes(t *testing.T) {
 	p := newPool(t, 10)
 	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
@@ -101,8 +101,8 @@ func TestPoolDescribes(t *testing.T) {
 	}
 }
 
-// TestPoolKeepsChains: whatever is offered, used and left, there are never more blocks than there is
-// room, none outlives the one that it extends, and what was told adds up to what is there.
+// TestPoolKeepsChains checks for any sequence of operations that the capacity holds, that no block outlives
+// its parent, and that the reported events add up to the content.
 func TestPoolKeepsChains(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, err := NewPool(0, rapid.IntRange(1, 6).Draw(t, "room"))
@@ -119,7 +119,7 @@ func TestPoolKeepsChains(t *testing.T) {
 			case 0:
 				if len(members) > 1 {
 					members = slices.DeleteFunc(members, func(o *PoolMember) bool { return o == m })
-					m.Leave() // others have its last words
+					m.Leave() // others report its pending events
 				}
 			case 1, 2, 3:
 				for _, s := range chain {

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// shared returns two engines with a pool between them, and what each says of its cache.
+// shared returns two engines with a common pool, and the events of each.
 func shared(t *testing.T, room int) (engines [2]*Engine, told [2]*listener) {
 	t.Helper()
 	pool, err := NewSharedPool(4, room, 5*time.Millisecond)
@@ -35,7 +35,7 @@ func shared(t *testing.T, room int) (engines [2]*Engine, told [2]*listener) {
 	return engines, told
 }
 
-// listener notes how many blocks moved to which state.
+// listener counts how many blocks moved to which state.
 type listener struct {
 	mu     sync.Mutex
 	moved  [kv.Evicted + 1]int
@@ -60,8 +60,8 @@ func (l *listener) count(to kv.PoolState) int {
 	return l.moved[to]
 }
 
-// TestSharedPool: what one engine computed another fetches, as soon as it is whole in the pool and
-// told of, and without a token of difference; that takes the time of the bytes.
+// TestSharedPool checks that an engine fetches what another one computed once it is reported in the pool,
+// with the same tokens, and that this takes the time of the transfer.
 func TestSharedPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, told := shared(t, 1000)
@@ -73,7 +73,7 @@ func TestSharedPool(t *testing.T) {
 		if n := told[0].access; n != 2 {
 			t.Errorf("%d workers have access", n)
 		}
-		after(time.Minute) // the engine is idle, and is woken to tell
+		after(time.Minute) // the engine is idle, and is woken to report
 		if n := told[0].count(kv.Pooled); n != 250 {
 			t.Errorf("%d blocks are said to be pooled, want 250", n)
 		}
@@ -100,8 +100,7 @@ func TestSharedPool(t *testing.T) {
 	})
 }
 
-// TestSharedPoolEvicts: the end of a block is told by the engine that put it there, even if that has nothing
-// to do.
+// TestSharedPoolEvicts checks that the engine that put a block there reports its eviction, even if idle.
 func TestSharedPoolEvicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, told := shared(t, 100)

@@ -47,7 +47,7 @@ func TestReferenceValues(t *testing.T) {
 	}
 }
 
-// TestByHand holds passes against sums done on paper.
+// TestByHand compares passes with sums computed by hand.
 func TestByHand(t *testing.T) {
 	for _, c := range []struct {
 		name, preset string
@@ -61,7 +61,7 @@ func TestByHand(t *testing.T) {
 		{"a chunk of three", "mocker", Pass{Prefill: 1000, Prompts: 3}, 32_105_859},
 		// 5.74 + 54.01/4 - 25.74/16.
 		{"decode of eight", "mocker", Pass{Tokens: 8, Context: 800, UsedBlocks: 25, TotalBlocks: 100}, 17_633_750},
-		// Both of the last.
+		// The last two together.
 		{"mixed", "mocker", Pass{Prefill: 1000, Prompts: 1, Tokens: 8, UsedBlocks: 25, TotalBlocks: 100}, 49_739_609},
 		// 2·26.2 + 0.0741·300 + 1.25e-6·(100² + 200²), and 19.44.
 		{"two prompts", "mocker-0.2", Pass{Prefill: 300, Prompts: 2, PrefillSquares: 50_000, Tokens: 2}, 94_132_500},
@@ -97,7 +97,7 @@ func TestEveryTerm(t *testing.T) {
 		Prefill: 10, Prompts: 2, PrefillSquares: 58, PrefillContext: 100,
 		Tokens: 4, Context: 50, Running: 3, UsedBlocks: 1, TotalBlocks: 4, Media: 150,
 	}
-	// Prefill 1+20+300+10+406+1100, encoder 33, decode (13+4+2+68+950)/2; twice, by the load; over 4.
+	// Prefill 1+20+300+10+406+1100, encoder 33, decode (13+4+2+68+950)/2; times 2 for the load; divided by 4.
 	const ms = (1837 + 33 + 1037.0/2) * 2 / 4
 	if got, want := tm.Pass(&p, 0), time.Duration(ms*1e6); got != want {
 		t.Errorf("%v, want %v", got, want)
@@ -180,8 +180,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestAgainstExactArithmetic holds every preset, in floating point, against its
-// formula in rational numbers, to the nanosecond.
+// TestAgainstExactArithmetic compares every preset, in floating point, with its formula in rational numbers,
+// to the nanosecond.
 func TestAgainstExactArithmetic(t *testing.T) {
 	formulas := map[string][11]string{ // pass, token, token², prompt, prompt², context; base, use, use², sequence, context
 		"mocker":     {"16.50142", "1.518344e-2", "4.209989e-7", "0", "0", "0", "5.74", "54.01", "-25.74", "0", "0"},
@@ -247,7 +247,7 @@ func drawPass(t *rapid.T) Pass {
 	return p
 }
 
-// TestMonotone: more work never takes less time.
+// TestMonotone checks that more work never takes less time.
 func TestMonotone(t *testing.T) {
 	for _, name := range Presets() {
 		tm := timing(t, name)
@@ -289,8 +289,7 @@ func TestPassDoesNotAllocate(t *testing.T) {
 
 var rewritePasses = flag.Bool("rewrite-passes", false, "write testdata/passes.txt anew")
 
-// TestPasses holds 200 passes, drawn from a fixed seed, against a file: the same on
-// every machine.
+// TestPasses compares 200 passes, drawn from a fixed seed, with a file: they are the same on every machine.
 func TestPasses(t *testing.T) {
 	var out strings.Builder
 	draws := uint64(0)

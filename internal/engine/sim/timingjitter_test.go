@@ -37,7 +37,7 @@ func TestJitterStatistics(t *testing.T) {
 	}
 }
 
-// TestJitterOfNeighbours: passes in a row do not go together, nor do seeds.
+// TestJitterOfNeighbours checks that consecutive passes are independent, and seeds too.
 func TestJitterOfNeighbours(t *testing.T) {
 	const n = 100_000
 	var next, other float64

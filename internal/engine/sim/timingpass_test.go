@@ -7,7 +7,7 @@ import (
 	"penstock/core/paged"
 )
 
-// scheduled is a scheduler and the means to drive it.
+// scheduled is a scheduler and helpers to drive it.
 type scheduled struct {
 	t    *testing.T
 	s    *paged.Scheduler
@@ -36,7 +36,7 @@ func (d *scheduled) add(id paged.SeqID, n int, first kv.Token) {
 	}
 }
 
-// pass plans a batch, holds its description against want, and computes it.
+// pass plans a batch, compares its description with want, and computes it.
 func (d *scheduled) pass(name string, want Pass) {
 	d.t.Helper()
 	d.s.Step(&d.step)
@@ -71,7 +71,7 @@ func TestDescribe(t *testing.T) {
 	})
 	d.pass("decode", Pass{Tokens: 2, Context: 22 + 11, Running: 2, UsedBlocks: 9})
 	d.s.Remove(2)
-	// All but the last token is in the cache, and that is a prompt's all the same.
+	// All but the last token is in the cache; the last one still counts as prompt.
 	d.add(3, 17, 100)
 	d.pass("a hit", Pass{
 		Prefill: 1, Prompts: 1, PrefillSquares: 1, PrefillContext: 16,
@@ -79,8 +79,8 @@ func TestDescribe(t *testing.T) {
 	})
 }
 
-// TestDescribeRecompute: what a preempted sequence had generated is prompt when it
-// is computed again.
+// TestDescribeRecompute checks that the output of a preempted sequence counts as prompt when it is computed
+// again.
 func TestDescribeRecompute(t *testing.T) {
 	d := newScheduled(t, 4)
 	d.add(1, 7, 100)
@@ -89,7 +89,7 @@ func TestDescribeRecompute(t *testing.T) {
 	d.pass("decode", Pass{Tokens: 2, Context: 8 + 6, Running: 2, UsedBlocks: 4})
 	d.pass("preemption", Pass{Tokens: 1, Context: 9, Running: 1, UsedBlocks: 3})
 	d.s.Remove(1)
-	// 7 tokens are known, of which the first block is cached.
+	// 7 tokens are known; their first block is cached.
 	d.pass("again", Pass{Prefill: 3, Prompts: 1, PrefillSquares: 9, PrefillContext: 12, Tokens: 1, Context: 7, Running: 1, UsedBlocks: 2})
 }
 

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// The files were written by NumPy itself (tools/fixtures/make_profile.py), and the
-// times that follow from them computed there.
+// NumPy itself wrote the files (tools/fixtures/make_profile.py) and computed the resulting times.
 func TestProfilesOfNumPy(t *testing.T) {
 	raw, err := os.ReadFile("testdata/profile.json")
 	if err != nil {
@@ -92,7 +91,7 @@ func TestProfileTakesThePlaceOfFormulas(t *testing.T) {
 	}
 }
 
-// npy is an array as a file, of any header.
+// npy returns an array as a file with any header.
 func npy(header string, values ...float64) []byte {
 	b := []byte(npyMagic + "\x01\x00")
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(header)))
@@ -111,7 +110,7 @@ func matrix(rows, cols int, values ...float64) []byte {
 	return npy(fmt.Sprintf("{'descr': '<f8', 'fortran_order': False, 'shape': (%d, %d), }\n", rows, cols), values...)
 }
 
-// members is a profile that is right.
+// members returns the arrays of a valid profile.
 func members() map[string][]byte {
 	return map[string][]byte{
 		arrayISL: vector(100, 200), arrayTTFT: vector(10, 20),
@@ -240,7 +239,7 @@ func TestBadProfileFiles(t *testing.T) {
 	}
 }
 
-// FuzzReadProfile: no file does harm, and what is accepted gives times.
+// FuzzReadProfile checks that no file does harm, and that accepted ones give times.
 func FuzzReadProfile(f *testing.F) {
 	f.Add(npz(f, members()))
 	for _, file := range []string{"profile.npz", "profile-compressed.npz", "profile-fortran.npz", "profile-integers.npz"} {
@@ -266,7 +265,7 @@ func FuzzReadProfile(f *testing.F) {
 	})
 }
 
-// FuzzReadArray is the same for one array, which no checksum protects.
+// FuzzReadArray does the same for one array, which no checksum protects.
 func FuzzReadArray(f *testing.F) {
 	f.Add(vector(1, 2, 3))
 	f.Add(matrix(2, 3, 1, 2, 3, 4, 5, 6))

@@ -26,7 +26,7 @@ func codes(e *Engine) (all []string) {
 	return all
 }
 
-// TestPredictions wants cached tokens as predicted: by events that are published, and that are asked for.
+// TestPredictions checks that cached tokens are as predicted: by published events, and by polled ones.
 func TestPredictions(t *testing.T) {
 	for name, how := range map[string]struct {
 		change func(*mimic.Config)
@@ -75,7 +75,7 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
-// TestGuesses is about an engine that publishes its events, and nobody says where.
+// TestGuesses opens an engine that publishes its events without a configured endpoint.
 func TestGuesses(t *testing.T) {
 	s, card := rig.Serve(t, mimic.TRTLLM, published)
 	cfg := config(t, s, card)
@@ -114,7 +114,7 @@ func TestFaults(t *testing.T) {
 			}
 			_, err := enginetest.Generate(ctx, e, req)
 			if err == nil && kind == mimic.FaultDisconnect {
-				return // it struck before the first byte, and the call was made once more
+				return // the fault came before the first byte, and the call was repeated
 			}
 			if fault.Of(err) != want {
 				t.Errorf("%v, want %v", err, want)
@@ -146,9 +146,7 @@ func TestGauges(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
-// do harm.
-// TestForeignChoices: tokens of a choice that nobody asked for are none of the one that was asked for.
+// TestForeignChoices checks that tokens of a choice that was not requested are an error.
 func TestForeignChoices(t *testing.T) {
 	card := engine.Card{
 		Name: "m", Engine: "trtllm", Numerics: "x", BlockSize: 32, Blocks: 64, Ranks: 1, ContextLength: 4096, VocabSize: 2000,
@@ -172,6 +170,7 @@ func TestForeignChoices(t *testing.T) {
 	}
 }
 
+// FuzzDecode reads events made of numbers, which must come back, and any bytes, which must do no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 7, 2, []byte(`{"choices":[{"token_ids":[4294967296]}]}`))
 	f.Add([]byte{}, 0, 0, []byte(`{"object":"error","message":"no","code":400}`))

@@ -11,15 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// twins answers a request with two events, by the path for events that are alike if they are,
-// and by the other one: a space before the first event makes the two differ and says nothing.
+// twins answers a request with two events, once through the template if they match, and once without it: a
+// space before the first event makes the two differ without a change of meaning.
 func twins(t *testing.T, logprobs int, first, second string) {
 	t.Helper()
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 2, Logprobs: logprobs, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 8}}
 	for _, d := range []remote.Dialect{&completions{e: tiny()}, &generate{e: tiny()}} {
 		run := func(first string) (said string) {
 			_, err := remote.Rehearse(testCard(), remote.Together, d, req, [][]byte{[]byte(first), []byte(second), []byte(second), []byte(done)}, func(d *engine.Delta) error {
-				for i, id := range d.Tokens { // however they are gathered
+				for i, id := range d.Tokens { // in any division into deltas
 					said += fmt.Sprintf("%d:%d=%d ", d.Choice, d.Pos+i, id)
 				}
 				if d.Finish != engine.NotFinished {
@@ -35,7 +35,7 @@ func twins(t *testing.T, logprobs int, first, second string) {
 	}
 }
 
-// alikes are events that follow each other, and what must not be taken for their like.
+// alikes are consecutive events; some must not match.
 var alikes = []string{
 	`{"id":"c","model":"m","choices":[{"index":0,"text":" a","finish_reason":null,"token_ids":[7]}],"usage":null}`,
 	`{"id":"c","model":"m","choices":[{"index":0,"text":" a \"b\" ],[\\","finish_reason":null,"token_ids":[1, 2,3]}],"usage":null}`,

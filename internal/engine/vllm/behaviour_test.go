@@ -24,7 +24,7 @@ import (
 	"penstock/internal/mimic/mimictest"
 )
 
-// rig is a running adapter in front of a server that imitates vLLM.
+// rig is a running adapter in front of an engine mock of vLLM.
 type rig struct {
 	*Engine
 	server *mimic.Server
@@ -59,7 +59,7 @@ func (r *rig) cached(t *testing.T, req *engine.Request) int {
 	return enginetest.MustGenerate(t, r.ctx, r.Engine, req)[0].Cached
 }
 
-// knows waits until the adapter knows of so many blocks of the server's.
+// knows waits until the adapter knows a number of the server's blocks.
 func (r *rig) knows(t *testing.T, blocks int) {
 	t.Helper()
 	replica := enginetest.NewReplica()
@@ -76,8 +76,8 @@ func (r *rig) knows(t *testing.T, blocks int) {
 	}
 }
 
-// eventsArrive waits until the adapter has heard of two prompts: one that was served before its
-// subscription stood, it may never hear of.
+// eventsArrive waits until the adapter has received the events of two prompts: events from before its
+// subscription are lost.
 func (r *rig) eventsArrive(t *testing.T) {
 	t.Helper()
 	for seed := uint64(100); !r.Stats().Connected; seed++ {
@@ -98,7 +98,7 @@ func codes(ws []engine.Warning) (out []string) {
 	return out
 }
 
-// TestPredictedIsReported: what the events promise is what the server finds.
+// TestPredictedIsReported checks that the server finds what its events predict.
 func TestPredictedIsReported(t *testing.T) {
 	r := run(t, nil, nil)
 	length := func(seed uint64) int { return 96 + int(seed%2)*4 } // full blocks, and more
@@ -107,7 +107,7 @@ func TestPredictedIsReported(t *testing.T) {
 			t.Errorf("a new prompt: %d tokens cached", got)
 		}
 	}
-	r.knows(t, 2+4*6) // the probe's, and of each prompt its full blocks
+	r.knows(t, 2+4*6) // the probe's blocks, and the full blocks of each prompt
 	for seed := range uint64(4) {
 		n := length(seed)
 		if got, want := r.cached(t, request(seed, n, 4)), (n-1)/16*16; got != want {
@@ -123,13 +123,14 @@ func TestPredictedIsReported(t *testing.T) {
 	}
 }
 
-// TestJoinedBlocks: blocks of ours that are several of the server's are stored when all of those are.
+// TestJoinedBlocks checks that blocks of several of the server's blocks are stored when all of those are
+// stored.
 func TestJoinedBlocks(t *testing.T) {
 	r := run(t, nil, func(s *remote.Spec) { s.BlockSize = 32 })
 	if got := r.cached(t, request(1, 100, 4)); got != 0 {
 		t.Errorf("a new prompt: %d tokens cached", got)
 	}
-	r.knows(t, 2+3) // the probe's and the prompt's
+	r.knows(t, 2+3) // the probe's blocks and the prompt's
 	if got := r.cached(t, request(1, 100, 4)); got != 96 {
 		t.Errorf("a known prompt: %d tokens cached, want 96", got)
 	}
@@ -141,7 +142,7 @@ func TestJoinedBlocks(t *testing.T) {
 	}
 }
 
-// TestFeedIsRepaired: batches that were lost are asked for; a server that began anew is empty.
+// TestFeedIsRepaired checks that lost batches are replayed, and that a restarted server counts as empty.
 func TestFeedIsRepaired(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
@@ -150,7 +151,7 @@ func TestFeedIsRepaired(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
-	r.cached(t, request(3, 100, 4)) // shows that something is missing
+	r.cached(t, request(3, 100, 4)) // shows the gap
 	r.knows(t, 2+3*6)
 	if s := r.Stats(); s.Gaps != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
 		t.Errorf("%+v", s)
@@ -175,7 +176,7 @@ func TestFeedIsRepaired(t *testing.T) {
 	}
 }
 
-// TestFeedIsLost: what cannot be repaired is forgotten, and said.
+// TestFeedIsLost checks that after a gap without replay the cache is cleared, with a warning.
 func TestFeedIsLost(t *testing.T) {
 	r := run(t, func(c *mimic.Config) { c.KVReplay = "" }, nil)
 	r.eventsArrive(t)
@@ -193,7 +194,7 @@ func TestFeedIsLost(t *testing.T) {
 	}
 }
 
-// TestFeedIsGarbled: a batch that cannot be read is asked for again, and what comes then is as good.
+// TestFeedIsGarbled checks that an unreadable batch is replayed.
 func TestFeedIsGarbled(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
@@ -211,8 +212,8 @@ func TestFeedIsGarbled(t *testing.T) {
 	}
 }
 
-// TestEventsWithoutSalts: a server whose events do not tell of salts, as in 2025, does not have its salted blocks taken for
-// others, nor do salted prompts look mispredicted; it is warned of.
+// TestEventsWithoutSalts checks that for a server whose events lack salts, as in 2025, salted blocks are not
+// taken for others, and salted prompts do not count as mispredicted; there is a warning.
 func TestEventsWithoutSalts(t *testing.T) {
 	r := run(t, func(c *mimic.Config) { c.Dialect, c.Features.ExtraKeys = mimic.VLLMLegacy, mimic.Off }, nil)
 	salted := request(1, 100, 4)
@@ -238,7 +239,7 @@ func TestEventsWithoutSalts(t *testing.T) {
 	}
 }
 
-// TestWithoutEvents: what the server has is guessed from what it was sent, and that is said.
+// TestWithoutEvents checks that without events the cache is predicted from requests, with a warning.
 func TestWithoutEvents(t *testing.T) {
 	r := run(t, func(c *mimic.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
 	if card := r.Card(); !card.KVGuessed {
@@ -258,7 +259,8 @@ func TestWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestNoReport: a server that does not tell cached tokens is warned of, and nothing is believed to be 0.
+// TestNoReport checks the warning for a server that does not report cached tokens, and that a missing report
+// does not count as 0.
 func TestNoReport(t *testing.T) {
 	r := run(t, func(c *mimic.Config) { c.Features.Details = mimic.Off }, nil)
 	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoReport}) {
@@ -274,7 +276,7 @@ func TestNoReport(t *testing.T) {
 	}
 }
 
-// TestFailures: each way in which a server fails is an error of the right kind.
+// TestFailures checks that each kind of failure of a server gives the right error.
 func TestFailures(t *testing.T) {
 	for _, c := range []struct {
 		f    mimic.Fault
@@ -297,7 +299,7 @@ func TestFailures(t *testing.T) {
 			_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 400))
 			switch {
 			case err == nil && (c.f.Kind == mimic.FaultDisconnect || c.f.Kind == mimic.FaultReset):
-				// It came before the first byte of the answer, and the request was sent once more.
+				// The fault came before the first byte of the response, and the request was sent once more.
 			case c.f.Kind == mimic.FaultReset:
 				t.Errorf("a connection that was reset as a request came in: %v: %v", err, errors.Unwrap(err))
 			case err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says):
@@ -310,7 +312,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestGenerateEndpoint holds the other way to ask for tokens to the contract.
+// TestGenerateEndpoint runs the conformance suite with the other dialect.
 func TestGenerateEndpoint(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 		s, card := served(t, nil)
@@ -320,7 +322,7 @@ func TestGenerateEndpoint(t *testing.T) {
 	}})
 }
 
-// hiding is a server in front of another one that does not have some paths.
+// hiding is a server in front of another one that hides some paths.
 func hiding(t testing.TB, of string, paths ...string) string {
 	t.Helper()
 	u, err := url.Parse(of)
@@ -343,7 +345,7 @@ func hiding(t testing.TB, of string, paths ...string) string {
 	return s.URL
 }
 
-// TestOpenRefuses: what cannot work says what to set.
+// TestOpenRefuses checks that an error for impossible settings says what to set.
 func TestOpenRefuses(t *testing.T) {
 	s, card := served(t, nil)
 	for name, c := range map[string]struct {
@@ -378,7 +380,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestOpenFinds: the card is what the server says.
+// TestOpenFinds checks that the card has what the server reports.
 func TestOpenFinds(t *testing.T) {
 	adapters := func(c *mimic.Config) {
 		c.Adapters = []mimic.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
@@ -411,8 +413,8 @@ func TestOpenFinds(t *testing.T) {
 	}
 }
 
-// TestRanks: each data-parallel rank has an adapter of its own, whose requests and events are that
-// rank's alone.
+// TestRanks checks that each data-parallel rank has an adapter of its own, with only that rank's requests and
+// events.
 func TestRanks(t *testing.T) {
 	s, card := served(t, func(c *mimic.Config) { c.Ranks = 2 })
 	var rigs []*rig
@@ -431,7 +433,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestPreprocess: prompts are those that the server makes.
+// TestPreprocess checks that prompts are equal to the server's.
 func TestPreprocess(t *testing.T) {
 	r := run(t, nil, nil)
 	pipe, err := pipeline()
@@ -451,7 +453,7 @@ func TestPreprocess(t *testing.T) {
 	}
 }
 
-// TestPass: a chat is passed on, and what the server says of it is known.
+// TestPass checks that a chat is passed through, and that its usage is recorded.
 func TestPass(t *testing.T) {
 	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePass })
 	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented {
@@ -475,8 +477,8 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestStorm: requests that are given up at every moment, while connections break, leave nothing behind: no load,
-// no goroutine (TestMain), no connection, and an engine that serves.
+// TestStorm checks that requests canceled at any moment, with breaking connections, leave no load, no
+// goroutine (TestMain) and no connection behind, and an engine that serves.
 func TestStorm(t *testing.T) {
 	r := run(t, nil, nil)
 	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {

@@ -24,7 +24,7 @@ func testCard() engine.Card {
 	}
 }
 
-// rehearse has a dialect answer req with events, one in each line.
+// rehearse runs a dialect for req with events, one in each line.
 func rehearse(how remote.Choices, d remote.Dialect, req *engine.Request, lines string) ([]enginetest.Choice, remote.Rehearsal, error) {
 	var events [][]byte
 	for line := range strings.Lines(lines) {
@@ -42,7 +42,7 @@ func rehearse(how remote.Choices, d remote.Dialect, req *engine.Request, lines s
 
 func tiny() *Engine { return &Engine{model: "tiny"} }
 
-// TestCompletionsAsCaptured reads what vLLM 0.32.0 wrote.
+// TestCompletionsAsCaptured reads responses of vLLM 0.32.0.
 func TestCompletionsAsCaptured(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{300, 301, 302}, Stop: engine.Stop{MaxTokens: 4}}
 	got, _, err := rehearse(remote.TogetherDrawn, &completions{e: tiny()}, req, `
@@ -57,7 +57,7 @@ func TestCompletionsAsCaptured(t *testing.T) {
 	}
 }
 
-// TestGenerateAsCaptured likewise, with log-probabilities.
+// TestGenerateAsCaptured does the same for the other path, with log-probabilities.
 func TestGenerateAsCaptured(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: 2, Prompt: []kv.Token{300, 301, 302}, Stop: engine.Stop{MaxTokens: 2}}
 	for name, first := range map[string]string{
@@ -81,8 +81,8 @@ func TestGenerateAsCaptured(t *testing.T) {
 	}
 }
 
-// TestCompletionsLogprobs: the token drawn is listed among the alternatives even where it is none of
-// the most likely; several choices come in any order.
+// TestCompletionsLogprobs checks that the drawn token may be listed among the alternatives even if it is not
+// one of the most likely, and that several choices may come in any order.
 func TestCompletionsLogprobs(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 2, Logprobs: 1, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 2}, Sampling: engine.Sampling{Temperature: 1}}
 	got, _, err := rehearse(remote.TogetherDrawn, &completions{e: tiny()}, req, `
@@ -101,7 +101,7 @@ func TestCompletionsLogprobs(t *testing.T) {
 	}
 }
 
-// TestBodies: every field of a request is in the body, under the server's name for it.
+// TestBodies checks that every field of a request is in the body, under the server's name.
 func TestBodies(t *testing.T) {
 	req := &engine.Request{
 		ID: "r", Attempt: 2, Choices: 1, Logprobs: 3, Prompt: []kv.Token{1, 2}, Generated: [][]kv.Token{{3}}, Salt: kv.Salt{LoRA: "ad", Namespace: "s\"x"},
@@ -126,7 +126,7 @@ func TestBodies(t *testing.T) {
 		t.Errorf("%s %s\nwant %s", g.Path, g.Body, want)
 	}
 
-	// What is off is said to be off: what is left out would be the checkpoint's recommendation.
+	// What is off is written: the server would take the checkpoint's recommendation for a missing field.
 	plain := &engine.Request{
 		ID: "r", Attempt: 1, Choices: 2, Logprobs: -1, Prompt: []kv.Token{1}, Stop: engine.Stop{MaxTokens: 5},
 		Guide: &engine.Guide{Schema: []byte(`{"type":"object"}`)}, Sampling: engine.Sampling{Temperature: 1},
@@ -174,7 +174,7 @@ func TestFinishes(t *testing.T) {
 	}
 }
 
-// FuzzEvent: whatever a server writes, deltas keep to the contract.
+// FuzzEvent checks that for any event of a server the deltas keep to the contract.
 func FuzzEvent(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"index":0,"finish_reason":"length","token_ids":[9],"logprobs":{"content":[{"token_id":9,"logprob":-1,"top_logprobs":[]}]}}],"usage":{"prompt_tokens_details":{"cached_tokens":96}}}`), 1)
 	f.Add([]byte(`{"choices":[{"index":1,"logprobs":{"token_logprobs":[-2.5],"top_logprobs":[{"token_id:5":-2.5}]},"token_ids":[5]}]}`), 0)
@@ -241,7 +241,7 @@ func FuzzPrompt(f *testing.F) {
 		if p.Features == nil {
 			return
 		}
-		// They go into the body of another call as they are.
+		// They are copied into the body of another call.
 		if c := remote.NewCursor(p.Features); !c.Is('{') || p.Features[0] != '{' {
 			t.Fatalf("features that are no object: %q", p.Features)
 		} else if c.Skip(); c.End() != nil {
@@ -285,7 +285,7 @@ vllm:lora_requests_info{max_lora="1",running_lora_adapters="ad, b",waiting_lora_
 	}
 }
 
-// TestBodyAllocatesNothing: a body with a long prompt is written into memory that is there.
+// TestBodyAllocatesNothing checks that a body with a long prompt is written into existing memory.
 func TestBodyAllocatesNothing(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: make([]kv.Token, 4000), Stop: engine.Stop{MaxTokens: 5}}
 	for _, d := range []remote.Dialect{&completions{e: tiny()}, &generate{e: tiny()}} {
@@ -296,13 +296,13 @@ func TestBodyAllocatesNothing(t *testing.T) {
 	}
 }
 
-// counting counts what the bodies of a dialect cost.
+// counting counts the allocations of a dialect's bodies.
 type counting struct {
 	t *testing.T
 	remote.Dialect
 }
 
-// Call implements remote.Dialect.
+// BuildCall implements remote.Dialect.
 func (c *counting) Call(p *remote.Part, call *remote.Call) error {
 	call.Large.B = make([]byte, 0, 64<<10)
 	if n := testing.AllocsPerRun(20, func() {
@@ -316,7 +316,7 @@ func (c *counting) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// TestLogprobIsANumber: JSON, in which clients get them, has no infinite ones.
+// TestLogprobIsANumber checks that no log-probability is infinite, which JSON cannot express.
 func TestLogprobIsANumber(t *testing.T) {
 	for _, v := range []float64{math.Inf(-1), -1e300, 0.5, math.Inf(1)} {
 		if got := logprob(v); math.IsInf(float64(got), 0) || got > 0 {

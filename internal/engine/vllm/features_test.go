@@ -22,13 +22,13 @@ import (
 	"penstock/internal/mimic"
 )
 
-// looking is a question for the prompt of a conversation that shows a picture.
+// looking returns a request for the prompt of a conversation that shows a picture.
 func looking(features bool) *engine.PreprocessRequest {
 	chat := `{"messages":[{"role":"user","content":[{"type":"text","text":"What is this?"},` + string(remote.SamplePart("image")) + `]}]}`
 	return &engine.PreprocessRequest{ID: "p", Attempt: 1, Model: "tiny", Chat: []byte(chat), Features: features}
 }
 
-// about asks for n tokens about what was rendered.
+// about returns a request for n tokens after a rendered prompt.
 func about(p *engine.Preprocessed, n int) *engine.Request {
 	req := request(1, 0, n)
 	req.Prompt, req.Media, req.Features = p.Tokens, p.Media, p.Features
@@ -41,7 +41,8 @@ func refusedFeatures(err error) bool {
 	return errors.As(err, &f) && f.Code == fault.Unimplemented && f.Param == engine.FeaturesParam
 }
 
-// TestFeatures: what one server made of a picture another one goes on from, also in the middle of an answer.
+// TestFeatures checks that a server can continue from another server's processed picture, also in the middle
+// of an answer.
 func TestFeatures(t *testing.T) {
 	maker, taker := run(t, nil, nil), run(t, nil, nil)
 	if !maker.Card().Features {
@@ -60,7 +61,7 @@ func TestFeatures(t *testing.T) {
 	again := about(made, 12)
 	again.Attempt, again.Generated = 2, [][]kv.Token{want[:5]}
 	rest := enginetest.MustGenerate(t, taker.ctx, taker.Engine, again)[0].Tokens
-	if len(want) != 12 || len(rest) != 7 { // which ones is the simulation's affair
+	if len(want) != 12 || len(rest) != 7 { // the tokens themselves depend on the simulation
 		t.Errorf("%v, and from the fifth token on %v", want, rest)
 	}
 	two := about(made, 4)
@@ -78,7 +79,8 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// TestFeaturesRefused: an engine that does not take them leaves another way, says so, and makes none for others.
+// TestFeaturesRefused checks that for an engine that refuses features the request can be served without them,
+// with a warning, and that the engine makes none for others.
 func TestFeaturesRefused(t *testing.T) {
 	r := run(t, nil, nil)
 	made, err := r.Preprocess(r.ctx, looking(true))
@@ -130,7 +132,7 @@ func TestFeaturesRefused(t *testing.T) {
 	}
 }
 
-// TestFeaturesOff: what the server does not hand over or take is not asked for.
+// TestFeaturesOff checks that features are not requested from a server that does not return or take them.
 func TestFeaturesOff(t *testing.T) {
 	for what, c := range map[string]struct {
 		server func(*mimic.Config)
@@ -155,7 +157,7 @@ func TestFeaturesOff(t *testing.T) {
 	}
 }
 
-// TestFeaturesTooLarge: more than a request may carry is left with the server.
+// TestFeaturesTooLarge checks that features above the limit are omitted.
 func TestFeaturesTooLarge(t *testing.T) {
 	s, card := served(t, nil)
 	u, err := url.Parse(s.URL())
@@ -192,7 +194,7 @@ func TestFeaturesTooLarge(t *testing.T) {
 	}
 }
 
-// spaces are without end.
+// spaces is an endless stream of spaces.
 type spaces struct{}
 
 func (spaces) Read(b []byte) (int, error) {

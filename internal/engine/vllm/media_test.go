@@ -14,7 +14,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// TestFindsMedia: what the model sees is found out by asking, unless the settings say it.
+// TestFindsMedia checks that the model's media are found by probes, unless the settings give them.
 func TestFindsMedia(t *testing.T) {
 	for _, c := range []struct {
 		what        string
@@ -39,7 +39,7 @@ func TestFindsMedia(t *testing.T) {
 	}
 }
 
-// TestBusyServerSees: a server that has no time to say what its model sees is believed to see what its family does.
+// TestBusyServerSees checks that a server too busy to answer is assumed to take what its family takes.
 func TestBusyServerSees(t *testing.T) {
 	pipe, err := pipeline()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestBusyServerSees(t *testing.T) {
 		if !slices.Equal(card.Media, want) {
 			t.Errorf("%d: %v, want %v", status, card.Media, want)
 		}
-		p.findMedia(context.Background(), &card, nil) // without the path there is nothing to pass on
+		p.findMedia(context.Background(), &card, nil) // without the path nothing can be passed through
 		p.client.Close()
 		h.Close()
 	}

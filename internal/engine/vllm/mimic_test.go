@@ -10,7 +10,7 @@ import (
 	"penstock/internal/mimic/mimictest"
 )
 
-// served runs a server that imitates vLLM until the test ends.
+// served runs an engine mock of vLLM until the test ends.
 func served(t testing.TB, change func(*mimic.Config)) (*mimic.Server, engine.Card) {
 	t.Helper()
 	open, card, pipe := simulated(t)
@@ -37,7 +37,7 @@ func served(t testing.TB, change func(*mimic.Config)) (*mimic.Server, engine.Car
 	return s, card
 }
 
-// TestSuite holds the adapter to the contract over real sockets.
+// TestSuite runs the conformance suite over real sockets.
 func TestSuite(t *testing.T) {
 	for name, change := range map[string]func(*mimic.Config){
 		"completions": nil,

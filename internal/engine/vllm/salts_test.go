@@ -27,7 +27,8 @@ func TestSalts(t *testing.T) {
 	}
 }
 
-// TestPrefixCachingOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+// TestPrefixCachingOff checks that without a prefix cache nothing is predicted, and there are no salts to
+// prove.
 func TestPrefixCachingOff(t *testing.T) {
 	p := &probe{cfg: &Config{}, cache: cacheConfig{caching: "False"}}
 	card := engine.Card{}
@@ -37,8 +38,8 @@ func TestPrefixCachingOff(t *testing.T) {
 	}
 }
 
-// TestPrefixCachingOn: an engine that was found to reuse nothing, and is started anew with prefix caching, is another
-// one: its salts are to be proven.
+// TestPrefixCachingOn checks that an engine without prefix cache which restarts with one counts as another
+// engine: its salts must be proven.
 func TestPrefixCachingOn(t *testing.T) {
 	caching := "False"
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -60,7 +60,7 @@ func TestHubStartsOver(t *testing.T) {
 	expect("a change", quick, stored(8), false)
 }
 
-// TestTakeAllocatesNothing: the memory of what was handed out is used again when more is.
+// TestTakeAllocatesNothing checks that the memory of taken events is reused.
 func TestTakeAllocatesNothing(t *testing.T) {
 	h := New(MinBacklog)
 	w := h.join()
@@ -74,7 +74,8 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestWatchEnds: with its context, with its sink, and with the engine; nobody is left.
+// TestWatchEnds checks that a watch ends with its context, with its sink and with the engine, and leaves no
+// watcher behind.
 func TestWatchEnds(t *testing.T) {
 	h := New(MinBacklog)
 	stopped, broken := errors.New("stopped"), errors.New("broken")
