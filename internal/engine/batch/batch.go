@@ -132,8 +132,8 @@ type Engine struct {
 	}
 }
 
-// enginePhase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns, then
-// phaseStopped.
+// enginePhase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns,
+// then phaseStopped.
 type phase uint8
 
 const (
