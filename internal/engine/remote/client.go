@@ -118,7 +118,7 @@ func (c *Client) Do(ctx context.Context, call *Call) (*Answer, error) {
 		case fresh || !closedEarly(err):
 			return nil, unreachable(c.root.Host, err)
 		}
-		c.pool.flush() // the other idle connections are closed too
+		c.pool.flush() // the other idle connections are probably closed too
 	}
 }
 
