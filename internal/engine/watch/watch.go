@@ -53,7 +53,8 @@ const (
 )
 
 // Watch reports to sink as engine.KVSource specifies. It calls ask, in its own goroutine, when the engine
-// must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after Stop.
+// must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after
+// StopWatches.
 func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
 	w := h.join()
 	defer h.part(w)
@@ -177,7 +178,7 @@ func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
 	return w.handed, again, h.mu.stopped
 }
 
-// Stop ends all watches after their backlogs.
+// StopWatches ends all watches after their backlogs.
 func (h *Hub) Stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
