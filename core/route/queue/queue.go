@@ -88,7 +88,7 @@ type Priority struct {
 	Jump time.Duration
 }
 
-// Item is what the queue knows of a request.
+// QueuedRequest is what the queue knows of a request.
 type Item struct {
 	Priority Priority
 	// Lane is equal for requests which wait for the same workers.
