@@ -53,7 +53,7 @@ const (
 	opFree
 )
 
-// maxChangeSize is the maximum size of a change which has no fields but its distance and is not opAdd.
+// maxChangeSize is the maximum size of a change which has no fields but its distance and is not opAdded.
 const backSize = 1 + binary.MaxVarintLen64
 
 // ErrVersion is in the chain of HandleMessage's error when a message is of a version which this build cannot
@@ -118,7 +118,7 @@ func appendBack(dst []byte, o op, back uint64) []byte {
 	return binary.AppendUvarint(append(dst, byte(o)), back)
 }
 
-// maxAddSize is the maximum size of an opAdd change.
+// maxAddSize is the maximum size of an opAdded change.
 func addSize(v *slots.Reservation) int {
 	return 1 + 10*binary.MaxVarintLen64 + 8*min(len(v.Chain), maxChain)
 }
@@ -230,7 +230,7 @@ func (m *message) readChanges(d *decoder) {
 	}
 }
 
-// readReservation reads an opAdd change after its first byte.
+// readReservation reads an opAdded change after its first byte.
 func (m *message) readAdd(d *decoder, v *slots.Reservation, blockSize *int) {
 	v.Worker.ID = kv.WorkerID(d.varint(1, uint64(kv.MaxWorkerID)))
 	v.Worker.Rank = uint32(d.varint(0, math.MaxUint32))

@@ -18,7 +18,7 @@ type peer struct {
 	// All changes below nextSeq are known, and the changes in ahead; highSeq is the last one known to exist.
 	next, high uint64
 	ahead      spans
-	// early holds the content of changes in ahead for reservations whose opAdd, or page, has not arrived.
+	// early holds the content of changes in ahead for reservations whose opAdded, or page, has not arrived.
 	early map[uint64]early
 
 	entries map[uint64]*entry
@@ -34,7 +34,7 @@ type peer struct {
 	listed  uint64
 }
 
-// earlyUpdate is what is known of a reservation before its opAdd has arrived.
+// earlyUpdate is what is known of a reservation before its opAdded has arrived.
 type early struct {
 	prefilled, freed bool
 	output           int
@@ -137,7 +137,7 @@ func (p *peer) advance() {
 }
 
 // applyChange applies one change. If remember is set, the change is ahead of a gap, and its content is kept
-// for a reservation whose opAdd arrives later.
+// for a reservation whose opAdded arrives later.
 func (r *Replica) apply(p *peer, seq uint64, c *change, remember bool) {
 	number := seq - c.back
 	if c.op == opAdd {
