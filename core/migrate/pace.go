@@ -20,7 +20,7 @@ func (p *pace) next() time.Duration {
 	return p.last + time.Duration(p.draw.Next()%uint64(p.last/2+1))
 }
 
-// nextAfterFirst is next, but without a wait the first time.
+// nextAfterFirst is nextWait, but without a wait the first time.
 func (p *pace) nextButFirst() time.Duration {
 	if !p.begun {
 		p.begun = true

@@ -7,10 +7,11 @@ import (
 	"penstock/core/slots"
 )
 
-// BusyThresholds are the loads above which a worker is busy: strictly above either of them. A busy worker takes
-// no new request. A request which migrates, because its worker failed, goes to a busy worker if there is no
-// other, since it was admitted once. The thresholds apply to the load which the router itself predicts, not to
-// what workers report: the prediction is ahead of the next request, while reports lag a burst.
+// BusyThresholds are the loads above which a worker is busy: strictly above either of them. A busy worker
+// takes no new request. A request which migrates, because its worker failed, goes to a busy worker if there
+// is no other, since it was admitted once. The thresholds apply to the load which the router itself
+// predicts, not to what workers report: the prediction is ahead of the next request, while reports lag a
+// burst.
 type Busy struct {
 	// DecodeBlocks is the share of a worker's blocks, from 0 to 1, which may be active; 0 is no threshold.
 	DecodeBlocks float64
