@@ -136,7 +136,7 @@ func (s *script) said(ask bool) string {
 	return out + "\n"
 }
 
-// end is the end of a question that is asked now.
+// end ends a probe which is sent now.
 func (s *script) end(how string, after time.Duration) string {
 	asked := s.now
 	switch how {
