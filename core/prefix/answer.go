@@ -43,7 +43,7 @@ func (s Set) All() iter.Seq[kv.Worker] {
 	}
 }
 
-// Runs returns, deepest first, which workers hold how many blocks of the prompt when tiers up to t count.
+// DepthRuns returns, deepest first, which workers hold how many blocks of the prompt when tiers up to t count.
 // Workers which hold nothing are in no run. The result is valid until the next call.
 func (m *Match) Runs(t kv.Tier) []Run {
 	m.runs = m.runs[:0]

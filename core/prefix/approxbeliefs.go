@@ -274,7 +274,7 @@ func (b *beliefs) all(visit func(at uint32)) {
 	}
 }
 
-// grow rebuilds the table.
+// growTable rebuilds the table.
 func (b *beliefs) grow(size int) {
 	b.table = make([]uint32, size)
 	b.all(b.enter)

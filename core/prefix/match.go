@@ -11,7 +11,7 @@ type Match struct {
 	// counts are for the last tier.
 	tallies []tally
 	words   []uint64 // the sets of runs and counts
-	runs    []Run    // result of Runs
+	runs    []Run    // result of DepthRuns
 
 	// Scratch for a page.
 	parts   []part

@@ -48,7 +48,7 @@ func (b Busy) why(l slots.Load, blocks int) string {
 	return fmt.Sprintf("busy: %d prompt tokens wait for prefill, more than %d", l.PrefillTokens, b.PrefillTokens)
 }
 
-// Busy returns the thresholds in force.
+// BusyThresholds returns the thresholds in force.
 func (r *Router) Busy() Busy { return r.cfg.Busy }
 
 // SetBusyThresholds changes the thresholds, from the next decision on.

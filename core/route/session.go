@@ -36,12 +36,12 @@ const (
 	Unbound Stickiness = "off"
 )
 
-// Sessions configures session affinity, and how many sessions are remembered.
+// SessionConfig configures session affinity, and how many sessions are remembered.
 type Sessions struct {
 	Stickiness Stickiness // "" is Soft
 	// TTL is how long a session is remembered after its last request; 0 is 10 minutes.
 	TTL time.Duration
-	// Most is how many sessions are remembered; 0 is 65,536. One more evicts the session which was silent
+	// MaxSessions is how many sessions are remembered; 0 is 65,536. One more evicts the session which was silent
 	// longest.
 	Most int
 }

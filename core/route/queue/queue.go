@@ -39,9 +39,9 @@ const (
 type Config struct {
 	// Policy is FCFS if "".
 	Policy Policy
-	// Most is the maximum number of entries; 0 is 1,024.
+	// MaxEntries is the maximum number of entries; 0 is 1,024.
 	Most int
-	// MostTokens is the maximum number of prompt tokens of all entries together; 0 is no bound. An empty
+	// MaxTokens is the maximum number of prompt tokens of all entries together; 0 is no bound. An empty
 	// queue accepts an entry of any size.
 	MostTokens int
 	// Patience is the wait after which an entry of strict priority 0 goes before all entries which are not
@@ -119,7 +119,7 @@ type Queue struct {
 	n      int
 	tokens int
 	serial uint64
-	heads  []*Entry // scratch of Offer
+	heads  []*Entry // scratch of OfferHeads
 }
 
 type lane struct {
