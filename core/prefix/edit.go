@@ -38,7 +38,7 @@ func (x *Index) create(offset int) *edit {
 	return e
 }
 
-// hashAt returns the hash of the block at p, also in the page which is being changed.
+// blockHash returns the hash of the block at p, also in the page which is being changed.
 func (x *Index) hashAt(p place) kv.SeqHash {
 	if e := &x.edit; p.page == e.id {
 		return e.hashes[int(p.offset)-e.start]
@@ -46,7 +46,7 @@ func (x *Index) hashAt(p place) kv.SeqHash {
 	return x.pages.get(p.page).at(int(p.offset))
 }
 
-// end returns the offset after the last block.
+// endOffset returns the offset after the last block.
 func (e *edit) end() int { return e.start + e.n }
 
 // appendBlock appends a block; more is how many are expected to follow it. The versions which readers have

@@ -30,7 +30,7 @@ type version struct {
 	// array, which has spare room: the writer fills it after the end of all of them.
 	hashes []kv.SeqHash
 	more   *more // nil if there is one group and no pool
-	// held are the blocks which a worker holds or which are in a pool. With it a version takes 128 bytes,
+	// heldMask are the blocks which a worker holds or which are in a pool. With it a version takes 128 bytes,
 	// which begin with a cache line of everything that most lookups need.
 	held uint64
 }

@@ -8,7 +8,7 @@ import (
 
 // numberSet is a set of dense numbers: bit i of word w stands for number 64w+i. It has the words from the
 // first to the last nonzero one. The first one is inline: a set of up to 64 neighbours needs no memory of its
-// own. Sets are never changed; with and without return new ones.
+// own. Sets are never changed; withNumber and withoutNumber return new ones.
 type set struct {
 	one  uint64 // word lo; 0 only if the set is empty
 	lo   uint32
@@ -130,7 +130,7 @@ func (s *set) equal(o *set) bool {
 	return s.one == o.one && s.lo == o.lo && slices.Equal(s.rest, o.rest)
 }
 
-// cloneExact returns a copy without spare capacity; nil if s is empty.
+// cloneCompact returns a copy whose capacity is only rounded up by the allocator; nil if s is empty.
 func clone[E any](s []E) []E {
 	if len(s) == 0 {
 		return nil

@@ -5,7 +5,7 @@
 // It records the router's own decisions at the moment they are made: a worker's report of its load comes too
 // late for the requests of one burst.
 //
-// It can also count reservations which other routers of the same workers made: [ReservationTable.Adopt] adds
+// It can also count reservations which other routers of the same workers made: [ReservationTable.AdoptReservation] adds
 // them, a [Journal] receives this table's own, and core/activeseq/replica carries them between the two.
 //
 // A ReservationTable has one owner: its methods must not run concurrently. All requests of a table are cut
@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// TTL is how long a reservation made here lasts without [ReservationTable.Renew]. An older one was
+	// TTL is how long a reservation made here lasts without [ReservationTable.RenewReservation]. An older one was
 	// leaked; it is freed and counted.
 	TTL time.Duration
 	// Journal, if not nil, receives what changes here.
@@ -180,10 +180,10 @@ func (t *Table) BlockSize() int { return t.cfg.BlockSize }
 // Len returns the number of reservations made here, without adopted ones.
 func (t *Table) Len() int { return len(t.byKey) }
 
-// Adopted returns the number of reservations of other routers.
+// AdoptedCount returns the number of reservations of other routers.
 func (t *Table) Adopted() int { return len(t.requests) - len(t.vacant) - len(t.byKey) }
 
-// Expired returns how many reservations made here were freed because they were not renewed, since the table
+// ExpiredCount returns how many reservations made here were freed because they were not renewed, since the table
 // was created. A value above 0 indicates a defect of the caller.
 func (t *Table) Expired() uint64 { return t.expired }
 
