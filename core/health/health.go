@@ -13,7 +13,7 @@
 //
 //	state                    entered by                      pings
 //	presumed to answer       SetWorkers                      first within DoubtEvery
-//	answers                  an answered ping                after silence, or each DoubtEvery if unconfirmed
+//	answers                  an answered ping                after silence; each DoubtEvery if unconfirmed
 //	quarantined, CallFailed  a failed call                   at once, or after the last wait
 //	quarantined, PingFailed  a missed ping                   with growing waits
 //

@@ -43,8 +43,8 @@ func (s Set) All() iter.Seq[kv.Worker] {
 	}
 }
 
-// DepthRuns returns, deepest first, which workers hold how many blocks of the prompt when tiers up to t count.
-// Workers which hold nothing are in no run. The result is valid until the next call.
+// DepthRuns returns, deepest first, which workers hold how many blocks of the prompt when tiers up to t
+// count. Workers which hold nothing are in no run. The result is valid until the next call.
 func (m *Match) Runs(t kv.Tier) []Run {
 	m.runs = m.runs[:0]
 	if m.n == 0 {

@@ -41,8 +41,8 @@ type Sessions struct {
 	Stickiness Stickiness // "" is Soft
 	// TTL is how long a session is remembered after its last request; 0 is 10 minutes.
 	TTL time.Duration
-	// MaxSessions is how many sessions are remembered; 0 is 65,536. One more evicts the session which was silent
-	// longest.
+	// MaxSessions is how many sessions are remembered; 0 is 65,536. One more evicts the session which was
+	// silent longest.
 	Most int
 }
 

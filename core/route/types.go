@@ -107,8 +107,8 @@ type Candidate struct {
 	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
 	// ExpertShare is the share of the expected experts which the worker hosts.
 	ExpertShare float64
-	// Cost is what is minimised:
-	// OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize + FetchBlocks) + DecodeBlocks - Affinity.
+	// Cost is what is minimised: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
+	// FetchBlocks) + DecodeBlocks - Affinity.
 	Cost float64
 	// Near says that Cost is within the margin of the least one (see Config.NearCost), so that the less
 	// loaded of two drawn ones is taken.

@@ -29,9 +29,9 @@ func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	return nil
 }
 
-// AdoptReservation counts a reservation which another router made, until it is freed or its worker is dropped. The TTL
-// does not apply: the router which made it expires it and reports that. The table keeps a copy of the chain,
-// cut to the prompt.
+// AdoptReservation counts a reservation which another router made, until it is freed or its worker is
+// dropped. The TTL does not apply: the router which made it expires it and reports that. The table keeps a
+// copy of the chain, cut to the prompt.
 func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
 	t.Expire(now)
 	v.PromptTokens, v.ExpectedOutput = max(0, v.PromptTokens), max(0, v.ExpectedOutput)
@@ -182,7 +182,8 @@ func (t *Table) grow(at int32, n int) {
 	wk.load.OutputTokens += r.remaining()
 }
 
-// RenewReservation restarts the TTL of a reservation whose request still runs. It reports whether the key is reserved.
+// RenewReservation restarts the TTL of a reservation whose request still runs. It reports whether the key is
+// reserved.
 func (t *Table) Renew(now kv.Mono, key Key) bool {
 	t.Advance(now)
 	at, ok := t.byKey[key]

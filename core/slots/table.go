@@ -5,8 +5,9 @@
 // It records the router's own decisions at the moment they are made: a worker's report of its load comes too
 // late for the requests of one burst.
 //
-// It can also count reservations which other routers of the same workers made: [ReservationTable.AdoptReservation] adds
-// them, a [Journal] receives this table's own, and core/activeseq/replica carries them between the two.
+// It can also count reservations which other routers of the same workers made:
+// [ReservationTable.AdoptReservation] adds them, a [Journal] receives this table's own, and
+// core/activeseq/replica carries them between the two.
 //
 // A ReservationTable has one owner: its methods must not run concurrently. All requests of a table are cut
 // into blocks of the same size.
@@ -23,8 +24,8 @@ import (
 type Config struct {
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// TTL is how long a reservation made here lasts without [ReservationTable.RenewReservation]. An older one was
-	// leaked; it is freed and counted.
+	// TTL is how long a reservation made here lasts without [ReservationTable.RenewReservation]. An older one
+	// was leaked; it is freed and counted.
 	TTL time.Duration
 	// Journal, if not nil, receives what changes here.
 	Journal Journal
@@ -183,8 +184,8 @@ func (t *Table) Len() int { return len(t.byKey) }
 // AdoptedCount returns the number of reservations of other routers.
 func (t *Table) Adopted() int { return len(t.requests) - len(t.vacant) - len(t.byKey) }
 
-// ExpiredCount returns how many reservations made here were freed because they were not renewed, since the table
-// was created. A value above 0 indicates a defect of the caller.
+// ExpiredCount returns how many reservations made here were freed because they were not renewed, since the
+// table was created. A value above 0 indicates a defect of the caller.
 func (t *Table) Expired() uint64 { return t.expired }
 
 // AdvanceTime advances the table's time to now, as reservations and ExpireOld do. Loads are computed for the

@@ -11,8 +11,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and "run".
-// Commands:
+// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and
+// "run". Commands:
 //
 //	new [limit=D] [idle=D] [patience=D]
 //	learn [gap=D | first=D [computed=N]] [n=N]

@@ -24,7 +24,7 @@ type node struct {
 	keys    []slots.Key
 }
 
-// Table implements Tables: odd workers serve one model, even ones the other.
+// TableOf implements TableFinder: odd workers serve one model, even ones the other.
 func (n *node) Table(w kv.Worker) *slots.Table {
 	if int(w.ID) > n.known {
 		return nil
