@@ -16,10 +16,9 @@ import (
 
 const module = "penstock/"
 
-// rank orders the tree from the bottom up; the longest matching key wins. A key
-// ending in "/" matches packages below it, otherwise the package itself too.
-// A package may import lower ranks, its own parents and children, and the
-// siblings listed in mayImport.
+// rank orders the tree from the bottom up; the longest matching key wins. A key ending in "/" matches
+// packages below it, otherwise also the package itself. A package may import lower ranks, its own parents and
+// children, and the siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
 	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
@@ -36,26 +35,26 @@ var mayImport = map[string][]string{
 	"internal/plane/rpc":             {"internal/plane/natsd"},
 	"internal/plane/disco":           {"internal/plane/natsd"},
 	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/anthropic":        {"internal/edge/api"},                                    // likewise
-	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
-	"internal/edge/readiness":        {"internal/engine"},                                      // shows what engines warn of
+	"internal/edge/anthropic":        {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/openai/responses": {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/readiness":        {"internal/engine"},                                      // shows the warnings of engines
 	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
-	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
-	"internal/media/fetch":           {"core/media", "core/media/probe"},                       // reads what it fetches, as far as it must
+	"internal/zmtp":                  {"internal/backoff"},                                     // redials peers
+	"internal/media/fetch":           {"core/media", "core/media/probe"},                       // reads media as far as necessary
 	"internal/media/pixel":           {"core/media", "core/media/probe"},                       // decodes what was probed
-	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // what its servers are around, and rigs of the same tests
+	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support
 	"internal/node":                  {"internal/config"},
 	"bench/feeds":                    {"bench/child"}, // measures what it starts
-	"bench/gateway":                  {"bench/child"}, // likewise
-	"bench/media":                    {"bench/child"}, // likewise
-	"bench/replicas":                 {"test/fleet"},  // likewise
+	"bench/gateway":                  {"bench/child"}, // measures what it starts
+	"bench/media":                    {"bench/child"}, // measures what it starts
+	"bench/replicas":                 {"test/fleet"},  // measures what it starts
 	"test/chaos":                     {"test/fleet"},  // disturbs what it starts
 	"test/planes":                    {"test/fleet"},  // measures what it starts
-	"test/soak":                      {"test/fleet"},  // likewise
+	"test/soak":                      {"test/fleet"},  // measures what it starts
 }
 
-// mayImportOnly narrows what its layer would allow.
+// mayImportOnly restricts packages further than their layer.
 var mayImportOnly = map[string][]string{
 	"internal/backoff":    {},
 	"internal/bounded":    {},
@@ -66,13 +65,13 @@ var mayImportOnly = map[string][]string{
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 
-// Core is deterministic: these packages, with those below them, and calls would
-// make it a service.
+// Core is deterministic: it must not use these packages, with the packages below them, and these functions.
 var (
 	impureImport = []string{"context", "crypto/rand", "hash/maphash", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 	impureCall   = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
 	coreThird    = map[string][]string{"core/kv": {"github.com/zeebo/xxh3"}}
-	// atomics order one writer and many readers; they start nothing and wait for nothing.
+	// The packages with atomics, which order one writer and many readers; they start nothing and wait for
+	// nothing.
 	coreAtomic = []string{"core/prefix"}
 )
 
@@ -87,8 +86,7 @@ func rankOf(pkg string) int {
 	return r
 }
 
-// sources calls visit with every file of Go that is part of the product, parsed,
-// and the package that it is in.
+// sources calls visit with every parsed Go file of the product, and its package.
 func sources(t *testing.T, visit func(fset *token.FileSet, pkg string, f *ast.File)) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -182,7 +180,7 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestStyle holds the rules of STYLE.md that can be told from the text.
+// TestStyle checks the rules of STYLE.md which the source text shows.
 func TestStyle(t *testing.T) {
 	sources(t, func(fset *token.FileSet, pkg string, f *ast.File) {
 		bad := func(n ast.Node, format string, args ...any) {
@@ -223,7 +221,7 @@ func TestStyle(t *testing.T) {
 	})
 }
 
-// exportedReceiver reports whether d is a function, or a method that others see.
+// exportedReceiver reports whether d is a function, or a method of an exported type.
 func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return true
@@ -239,8 +237,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	return ok && id.IsExported()
 }
 
-// undocumented returns the exported name of spec that neither it nor the group
-// around it says anything about.
+// undocumented returns the exported name in spec if neither spec nor its group has a comment.
 func undocumented(d *ast.GenDecl, spec ast.Spec) string {
 	if d.Doc != nil {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// all are the codes; EngineError is the last.
+// all returns the codes; EngineError is the last one.
 func all() (codes []Code) {
 	for c := Internal; c <= EngineError; c++ {
 		codes = append(codes, c)
@@ -33,7 +33,7 @@ func TestEveryCodeHasARow(t *testing.T) {
 		if c.String() != row.Name {
 			t.Errorf("code %d prints as %q, is called %q", c, c, row.Name)
 		}
-		// Whoever may try again is told so by the status too.
+		// The status also tells whether a client may try again.
 		if retry := map[int]bool{429: true, 503: true, 504: true}[row.Status]; retry != row.Retryable {
 			t.Errorf("%v: status %d, retryable %v", c, row.Status, row.Retryable)
 		}
@@ -43,7 +43,7 @@ func TestEveryCodeHasARow(t *testing.T) {
 	}
 }
 
-// TestNumbers: codes travel between versions, so none ever changes its number.
+// TestNumbers: codes are part of the wire format, so none ever changes its number.
 func TestNumbers(t *testing.T) {
 	for i, name := range []string{
 		"internal_error", "invalid_request", "not_found", "request_too_large", "rate_limit_exceeded", "overloaded",

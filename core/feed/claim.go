@@ -2,52 +2,51 @@ package feed
 
 import "penstock/core/kv"
 
-// Claim is what a worker says of its feed, apart from the feed: reports of its load
-// have it.
+// PublishReport is what a worker reports about its feed outside the feed, in its load reports.
 type Claim struct {
-	Epoch uint64 // of the life that says it; 0 says nothing
-	Next  uint64 // the number after the last event which the event plane acknowledged
-	// Attempted is the number after the last event which the worker has given to the event
-	// plane. Events from Next to before Attempted may have arrived: an acknowledgement
-	// can be lost, and publishing them again takes as long as the plane is away. A value
-	// below Next, as from a worker which does not say it, means Next.
+	Epoch uint64 // the reporting epoch; 0 reports nothing
+	Next  uint64 // number after the last event which the event plane acknowledged
+	// Attempted is the number after the last event which the worker has passed to the event plane. Events
+	// from Next to before Attempted may have arrived: an acknowledgement can be lost, and publishing them
+	// again takes as long as the plane is away. A value below Next, as from a worker which does not report
+	// it, means Next.
 	Attempted uint64
-	At        kv.Mono // when it was heard
+	At        kv.Mono // when it was received
 }
 
-// Finding is what a comparison of a claim with the feed shows.
+// Finding is the result of comparing a report with the feed.
 type Finding uint8
 
 // The findings.
 const (
-	// Agrees: there is nothing that time does not explain.
+	// Agrees: there is no difference which delays do not explain.
 	Agrees Finding = iota
-	// EndLost: the feed stands still behind what the worker has published. No later
-	// event shows that while the worker is idle.
+	// TailLost: the feed stands still at an earlier event than the worker has published. No later event
+	// reveals that while the worker is idle.
 	EndLost
-	// Foreign: events came that the worker, by a claim of long after their arrival, has
-	// not even tried to publish. Somebody else used its name, and the numbers up to theirs would
-	// make the true events look like old ones. (A forgery of the very next numbers is
-	// not found so: who may publish at all is the event plane's affair.)
+	// ForeignEvents: events arrived which the worker, by a report of long after their arrival, has not even
+	// tried to publish. Another process used its name, and its sequence numbers would make the true events
+	// look like old ones. (This does not detect a forgery of the very next numbers: the event plane controls
+	// who may publish.)
 	Foreign
 )
 
-// pace is how a feed stood to its worker's claims at the last comparison.
+// reportState compares a feed with its worker's reports, as of the last comparison.
 type pace struct {
 	lagging    bool    // the worker has published more than has arrived
 	behind     kv.Mono // since when
-	stillSince kv.Mono // since when it is next that is waited for
+	stillSince kv.Mono // since when next has been the awaited number
 	next       uint64
-	claimed    uint64 // by the last claim, the number that comes next
+	claimed    uint64 // next number by the last report
 
-	leading bool    // more has arrived than the worker says it has published
+	leading bool    // more has arrived than the worker reports
 	ahead   kv.Mono // since when
-	top     uint64  // the number after the last event then
+	top     uint64  // number after the last event at that time
 }
 
-// Compare holds the last claim of a worker against its feed; it is called every now and
-// then. Events and claims come by different ways, so only what lasts for [Config.Stuck] is
-// a finding. The worker is in doubt then, and the verdict says what to do.
+// CompareReport compares the last report of a worker with its feed; call it regularly. Events and reports
+// arrive by different ways, so only a difference which lasts for [Config.StuckAfter] is a finding. The feed
+// is then repaired or resynchronized, as the verdict says.
 func (t *Tracker) Compare(now kv.Mono, w kv.Worker, c Claim) (Finding, Verdict) {
 	at, known := t.find(w)
 	if !known {
@@ -63,7 +62,7 @@ func (t *Tracker) Compare(now kv.Mono, w kv.Worker, c Claim) (Finding, Verdict) 
 	return Agrees, Verdict{}
 }
 
-// attempted returns the number after the last event which may have arrived.
+// attemptedNext returns the number after the last event which may have arrived.
 func (c *Claim) attempted() uint64 { return max(c.Next, c.Attempted) }
 
 func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
@@ -78,7 +77,7 @@ func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 	}
 	p.claimed = c.Next
 	switch {
-	case p.next != f.next: // it moves
+	case p.next != f.next: // the feed advances
 		p.stillSince, p.next = now, f.next
 		return false
 	case now.Sub(p.stillSince) < t.cfg.Stuck:
@@ -88,8 +87,8 @@ func (t *Tracker) endLost(now kv.Mono, f *follower, c Claim) bool {
 	return true
 }
 
-// foreign is the mirror of endLost. Claims are older than events, so the feed of a
-// busy worker is ahead of them by a little all the time.
+// hasForeignEvents is the mirror image of isTailLost. Reports are older than events, so the feed of a busy
+// worker is always slightly ahead of them.
 func (t *Tracker) foreign(now kv.Mono, f *follower, c Claim) bool {
 	p := &f.pace
 	switch {

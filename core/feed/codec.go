@@ -21,22 +21,22 @@ const (
 	clearedSize = 2             // kind, tier
 	hashSize    = 8
 
-	// Labels follow the events, where a reader of before does not look.
+	// Labels follow the events, where older readers do not look.
 	flagLabels = 1 // of the header's third byte
-	entrySize  = 4 // which event
+	entrySize  = 4 // index of the event
 	entryMore  = 1 << 31
 	labelSize  = 1 + 4 + 4 + 4 // fields, layer, expert, group
 )
 
-// MaxEvents is the largest number of events in one record.
+// MaxEvents is the maximum number of events in one record.
 const MaxEvents = 1 << 16
 
-// ErrVersion is in the chain of DecodeRecord's error when the record is of a
-// version that this build cannot read.
+// ErrVersion is in the chain of DecodeRecord's error when the record is of a version which this build cannot
+// read.
 var ErrVersion = errors.New("unknown version")
 
-// EventSize returns the number of bytes that ev takes in a record, so that a
-// publisher can keep its records below the event plane's limit.
+// EventSize returns the number of bytes which ev takes in a record, so that a publisher can keep its records
+// below the event plane's limit.
 func EventSize(ev kv.Event) int {
 	switch ev.Kind {
 	case kv.Stored:
@@ -53,12 +53,11 @@ func EventSize(ev kv.Event) int {
 	return clearedSize
 }
 
-// AppendRecord appends the encoding of r to dst. It allocates only if dst must
-// grow. What DecodeRecord would refuse (an event of no kind, more than MaxEvents
-// events, a sequence number 0, a label that is not valid, an access list of more than
-// MaxAccess) is the caller's defect and is written as it is.
+// AppendRecord appends the encoding of r to dst. It allocates only if dst must grow. It does not check for
+// what DecodeRecord refuses (an event of no kind, more than MaxEvents events, a sequence number 0, an invalid
+// label, an access list of more than MaxAccess), which would be the caller's defect.
 func AppendRecord(dst []byte, r *Record) []byte {
-	size, behind := 0, 0 // of all; of that, what stands behind the events
+	size, behind := 0, 0 // total size; the part of it after the events
 	flags := byte(0)
 	for i := range r.Events {
 		ev := &r.Events[i]
@@ -96,7 +95,7 @@ func AppendRecord(dst []byte, r *Record) []byte {
 
 func appendEvent(dst []byte, ev *kv.Event) []byte {
 	le := binary.LittleEndian
-	if ev.Kind == kv.Moved { // a removal of nothing stands in for it
+	if ev.Kind == kv.Moved { // encoded as an empty removal
 		dst = append(dst, byte(kv.Removed), byte(kv.TierDevice))
 		return le.AppendUint32(dst, 0)
 	}
@@ -118,10 +117,9 @@ func appendEvent(dst []byte, ev *kv.Event) []byte {
 	return dst
 }
 
-// DecodeRecord decodes data into r, reusing the memory that r has from an earlier
-// call; it keeps no part of data. r's events and their slices are valid until
-// the next call with the same r, and r is of no use after an error. Bytes after
-// the last event, its labels and its moves, which a later version may add, are ignored.
+// DecodeRecord decodes data into r, reusing r's memory from an earlier call; it keeps no part of data. r's
+// events and their slices are valid until the next call with the same r; after an error r must not be used.
+// It ignores bytes after the last event, its labels and its moves, which a later version may add.
 func DecodeRecord(r *Record, data []byte) error {
 	if err := decodeRecord(r, data); err != nil {
 		return fmt.Errorf("feed: decode record of %d bytes: %w", len(data), err)
@@ -175,9 +173,9 @@ func decodeRecord(r *Record, data []byte) error {
 	return nil
 }
 
-// decodeEvents decodes count events that fill data exactly.
+// decodeEvents decodes count events which fill data exactly.
 func (r *Record) decodeEvents(count int, data []byte) error {
-	// No slice may grow while events point into it, and data bounds them all.
+	// No slice may grow while events point into it; the size of data bounds them all.
 	r.Events = slices.Grow(r.Events[:0], count)
 	r.blocks = slices.Grow(r.blocks[:0], len(data)/hashSize)
 	r.seqs = slices.Grow(r.seqs[:0], len(data)/hashSize)
@@ -194,8 +192,7 @@ func (r *Record) decodeEvents(count int, data []byte) error {
 	return nil
 }
 
-// decodeEvent decodes the first event of data into ev, which is empty, and returns what
-// follows it.
+// decodeEvent decodes the first event of data into ev, which is empty, and returns the rest.
 func (r *Record) decodeEvent(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(data) < clearedSize {
@@ -235,7 +232,7 @@ func (r *Record) decodeEvent(ev *kv.Event, data []byte) ([]byte, error) {
 
 var errShort = errors.New("cut short")
 
-// cutHashes splits a counted list of hashes off data.
+// splitHashes splits a counted list of hashes off data.
 func cutHashes(data []byte) (list, rest []byte, err error) {
 	if len(data) < 4 {
 		return nil, nil, errShort
@@ -248,8 +245,8 @@ func cutHashes(data []byte) (list, rest []byte, err error) {
 	return data[:n], data[n:], nil
 }
 
-// appendHashes appends the hashes in data to all, which has room for them, and
-// returns the appended part too, which nothing appended later can overwrite.
+// appendHashes appends the hashes in data to all, which has room for them, and also returns the appended
+// part, capped so that later appends cannot overwrite it.
 func appendHashes[H ~uint64](all []H, data []byte) (grown, part []H) {
 	from := len(all)
 	for ; len(data) > 0; data = data[hashSize:] {

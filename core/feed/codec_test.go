@@ -16,13 +16,13 @@ import (
 	"penstock/core/kv"
 )
 
-// sameRecord compares what a record says: no list is the same as an empty one, but for
-// the access list of a pool.
+// sameRecord compares the content of records: a nil list equals an empty one, except for the access list of a
+// pool.
 var sameRecord = cmp.Options{cmpopts.IgnoreUnexported(Record{}), cmpopts.EquateEmpty(), cmp.Transformer("said", func(m kv.Move) saidMove {
 	return saidMove{m.To, m.Pool, m.HasPool, m.Access != nil, m.Access}
 })}
 
-// saidMove is a kv.Move that shows whether it has an access list.
+// saidMove is a kv.Move which shows whether it has an access list.
 type saidMove struct {
 	To      kv.PoolState
 	Pool    kv.PoolID
@@ -41,7 +41,7 @@ func example() *Record {
 	}
 }
 
-// label draws one that an event may carry.
+// label draws a label which an event may carry.
 var label = rapid.Custom(func(t *rapid.T) kv.MoELabel {
 	var l kv.MoELabel
 	if rapid.Bool().Draw(t, "expert") {
@@ -53,7 +53,7 @@ var label = rapid.Custom(func(t *rapid.T) kv.MoELabel {
 	return l
 })
 
-// anyMoved draws a moved event that a record may carry.
+// anyMoved draws a moved event which a record may carry.
 func anyMoved(t *rapid.T) kv.Event {
 	ev := kv.Event{Kind: kv.Moved, Move: kv.Move{To: kv.PoolState(rapid.IntRange(int(kv.LocalGPU), int(kv.Evicted)).Draw(t, "to"))}}
 	ev.Seqs = rapid.SliceOfN(rapid.Map(rapid.Uint64(), func(h uint64) kv.SeqHash { return kv.SeqHash(h) }), 0, 5).Draw(t, "moved")
@@ -71,7 +71,7 @@ func anyMoved(t *rapid.T) kv.Event {
 	return ev
 }
 
-// anyRecord draws a record that DecodeRecord accepts.
+// anyRecord draws a record which DecodeRecord accepts.
 func anyRecord(t *rapid.T) *Record {
 	event := rapid.Custom(func(t *rapid.T) kv.Event {
 		hash := rapid.Uint64()
@@ -107,8 +107,8 @@ func anyRecord(t *rapid.T) *Record {
 	}
 }
 
-// TestRoundTrip decodes every record into the same Record, so that nothing of an
-// earlier one may show, with trailing bytes as a newer version would add them.
+// TestRoundTrip decodes every record into the same Record, so that remains of an earlier one would show, with
+// trailing bytes as a newer version might add.
 func TestRoundTrip(t *testing.T) {
 	var got Record
 	rapid.Check(t, func(t *rapid.T) {
@@ -135,7 +135,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestTruncated says that no proper part of a record is a record.
+// TestTruncated: no proper prefix of a record is a record.
 func TestTruncated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := AppendRecord(nil, anyRecord(t))
@@ -147,7 +147,7 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
-// TestDocumentedExamples decodes the bytes that docs/format/kvevent.md shows.
+// TestDocumentedExamples decodes the bytes shown in docs/format/kvevent.md.
 func TestDocumentedExamples(t *testing.T) {
 	documented(t, "## Example\n", example())
 	documented(t, "## Example with labels\n", labelledExample())
@@ -226,8 +226,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestEventsDoNotShare says that appending to one event's hashes leaves the next
-// event's alone.
+// TestEventsDoNotShare: appending to one event's hashes does not change the next event's.
 func TestEventsDoNotShare(t *testing.T) {
 	r := &Record{First: 1, Events: []kv.Event{
 		{Kind: kv.Stored, Blocks: []kv.BlockHash{1}},
@@ -264,8 +263,8 @@ func allocatesNothing(t *testing.T, r *Record) {
 	}
 }
 
-// FuzzDecodeRecord says that no bytes make DecodeRecord panic or take more memory
-// than they justify, and that what it accepts survives a round trip.
+// FuzzDecodeRecord: no input makes DecodeRecord panic or allocate more memory than its size justifies, and
+// accepted input survives a round trip.
 func FuzzDecodeRecord(f *testing.F) {
 	data := AppendRecord(nil, example())
 	f.Add(data)

@@ -2,29 +2,27 @@ package feed
 
 import "penstock/core/kv"
 
-// The bounds of one record. At 8 bytes per hash, and 13 more for its label, it
-// stays far below what any event plane carries, and a router that applies one holds
-// its lock for a fraction of a millisecond.
+// The bounds of one record. At 8 bytes per hash, and 13 more for its label, it stays far below the message
+// limit of any event plane, and a router which applies one holds its lock for a fraction of a millisecond.
 const (
 	maxRecordHashes = 4096
 	maxRecordEvents = 1024
 )
 
-// Cutter hands out a run of events in pieces that fit a record. An event with
-// more hashes than fit is divided: the blocks of a stored one go on from the
-// prefix that the part before ends, and the access list of a moved one is in its first
-// part alone, for it is that of the pool from there on; what it has beyond MaxAccess is
-// left out, so that less is known of the pool. The zero value has none.
+// RecordSplitter divides a sequence of events into parts which fit a record. It splits an event with more
+// hashes than fit. The rest of a stored event continues from the prefix at which the previous part ends. The
+// access list of a moved event is only in its first part, because it applies to the pool from then on; it is
+// cut to MaxAccess, so that less is known of the pool. The zero value has no events.
 type Cutter struct {
 	events []kv.Event
 	piece  []kv.Event
 }
 
-// Reset takes the events that are handed out from now on.
+// Reset sets the events to split.
 func (c *Cutter) Reset(events []kv.Event) { c.events = events }
 
-// Next returns the next piece, valid until the call after; empty at the end. It
-// consumes the events of Reset but does not change them.
+// Next returns the next part, valid until the next call; it is empty at the end. It consumes the events of
+// Reset but does not change them.
 func (c *Cutter) Next() []kv.Event {
 	c.piece = c.piece[:0]
 	for room := maxRecordHashes; len(c.events) > 0 && len(c.piece) < maxRecordEvents; {
@@ -36,20 +34,19 @@ func (c *Cutter) Next() []kv.Event {
 			continue
 		}
 		if len(c.piece) > 0 {
-			break // it begins the next piece, which may hold it whole
+			break // it starts the next part, which may hold it whole
 		}
-		// An access list may fill a piece by itself; it goes with one hash at least.
+		// An access list may fill a part by itself; it goes with at least one hash.
 		head, tail := divide(ev, max(1, room-len(ev.Move.Access)))
 		c.piece = append(c.piece, head)
-		// The rest stands in for the event from here on, in memory of its own:
-		// the caller's slice is not ours to write.
+		// The rest replaces the event, in newly allocated memory: the caller's slice must not be written.
 		c.events = append([]kv.Event{tail}, c.events[1:]...)
 		break
 	}
 	return c.piece
 }
 
-// divide splits an event with more than n hashes after the first n.
+// splitEvent splits an event with more than n hashes after the first n.
 func divide(ev kv.Event, n int) (head, tail kv.Event) {
 	head, tail = ev, ev
 	if ev.Kind == kv.Removed || ev.Kind == kv.Moved {

@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// replay is what a set of prefixes becomes by events, the naive way.
+// replay applies events to a set of prefixes in the simplest way.
 func replay(events []kv.Event) map[kv.SeqHash]bool {
 	held := map[kv.SeqHash]bool{}
 	for _, ev := range events {
@@ -33,8 +33,7 @@ func replay(events []kv.Event) map[kv.SeqHash]bool {
 	return held
 }
 
-// drawEvents returns a run of events: some far too long for a record, and
-// sometimes more than fit one.
+// drawEvents returns a sequence of events: some much too long for a record, and sometimes more than fit one.
 func drawEvents(t *rapid.T) []kv.Event {
 	var events []kv.Event
 	if rapid.Bool().Draw(t, "many") {
@@ -66,7 +65,7 @@ func drawEvents(t *rapid.T) []kv.Event {
 	return events
 }
 
-// TestCut: pieces fit a record, come in order, and mean the same.
+// TestCut: parts fit a record, are in order, and mean the same.
 func TestCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := drawEvents(t)
@@ -99,12 +98,12 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// labelOf is the label that a test gives a block.
+// labelOf returns the label which a test gives a block.
 func labelOf(b kv.BlockHash) kv.MoELabel {
 	return kv.MoELabel{Has: kv.HasExpert, Layer: uint32(b % 7), Expert: uint32(b)}
 }
 
-// labels counts labels, and fails if one is not with its block.
+// labels counts labels, and fails if one is not on its block.
 func labels(t *rapid.T, events []kv.Event) (n int) {
 	for _, ev := range events {
 		if len(ev.Labels) > 0 && len(ev.Labels) != len(ev.Blocks) {

@@ -6,18 +6,23 @@ import (
 	"penstock/core/kv"
 )
 
-// State says whether a worker's entries can be trusted.
+// FeedState says whether a worker's entries can be trusted.
+//
+//	state      entries in the index            requested
+//	Resyncing  none                            a description of the whole cache
+//	Repairing  right up to LastSeq, hidden     the events after LastSeq
+//	Live       right, shown                    nothing
 type State uint8
 
-// The states. The zero value is the careful one.
+// The states. The zero value is the most cautious one.
 const (
-	// Doubt: events are missing and were not brought; the worker has no entries in the
-	// index, and a description of its cache is asked for until a Cleared event arrives.
+	// Resyncing: events are missing and did not arrive. The worker has no entries in the index. A description
+	// of its cache is requested until a Cleared event arrives.
 	Doubt State = iota
-	// Repair: events are missing; the entries, which are right up to the last event
-	// applied, are hidden, and the events after it are asked for.
+	// Repairing: events are missing. The entries, which are right up to the last event applied, are hidden,
+	// and the events after it are requested.
 	Repair
-	// Live: all that the worker said since its last Cleared event is applied.
+	// Live: all events since the worker's last Cleared event are applied.
 	Live
 )
 
@@ -32,44 +37,40 @@ func (s State) String() string {
 	return "resync"
 }
 
-// Health is the record of one worker's feed. Counts are over all of its lives,
-// in records unless they say otherwise.
+// Health describes one worker's feed. Counts are over all of its epochs, in records except where noted.
 type Health struct {
 	Worker kv.Worker
 	Epoch  uint64
 	State  State
-	// LastSeq is the number of the last event applied or, in doubt, passed over;
-	// 0 if there was none.
+	// LastSeq is the number of the last event applied or, while resyncing, skipped; 0 if there was none.
 	LastSeq uint64
-	// Missing counts the events that the worker is known to have published and that
-	// are not applied.
+	// Missing counts the events which the worker is known to have published and which are not applied.
 	Missing    uint64
 	Applied    uint64 // events
-	Gaps       uint64 // losses that were noticed
-	Repaired   uint64 // losses that were made good by the missing events
-	Described  uint64 // losses that were made good by a Cleared event and what followed
-	GivenUp    uint64 // repairs that ended in a request for the whole cache
+	Gaps       uint64 // detected losses
+	Repaired   uint64 // losses repaired by the missing events
+	Described  uint64 // losses repaired by a Cleared event and the description after it
+	GivenUp    uint64 // repairs which ended in a request for the whole cache
 	Duplicates uint64
 	Ignored    uint64
 	Stale      uint64
-	Resyncs    uint64 // requests, for what was missing or for all
-	// LastEvent is when a record was applied last; it means something only if
-	// Applied is not 0.
+	Resyncs    uint64 // requests, for missing events or for the whole cache
+	// LastEvent is when a record was last applied; it is valid only if Applied is not 0.
 	LastEvent kv.Mono
-	// Lagging says that by the last [Tracker.Compare] the worker has published more
-	// than has arrived, Behind since when.
+	// Lagging says that the worker has published more than has arrived, by the last [Tracker.CompareReport];
+	// Behind says since when.
 	Lagging bool
 	Behind  kv.Mono
 }
 
-// Totals counts what happened to all feeds since the tracker is, also to those that were
-// forgotten since. The counts are those of Health.
+// Totals counts what happened to all feeds since the tracker was created, including removed ones. The counts
+// are those of Health.
 type Totals struct{ Gaps, Repaired, Described, GivenUp uint64 }
 
 // Totals returns the counts over all feeds.
 func (t *Tracker) Totals() Totals { return t.totals }
 
-// Health returns the record of w's feed; ok is false if w is not known.
+// HealthOf describes w's feed; ok is false if w is not known.
 func (t *Tracker) Health(w kv.Worker) (h Health, ok bool) {
 	at, known := t.find(w)
 	if !known {
@@ -78,7 +79,7 @@ func (t *Tracker) Health(w kv.Worker) (h Health, ok bool) {
 	return t.feeds[at].report(), true
 }
 
-// AppendHealth appends the records of all feeds to dst, ordered by worker.
+// AppendHealth appends the descriptions of all feeds to dst, ordered by worker.
 func (t *Tracker) AppendHealth(dst []Health) []Health {
 	for i := range t.feeds {
 		dst = append(dst, t.feeds[i].report())
@@ -97,9 +98,8 @@ func (f *follower) report() Health {
 	return h
 }
 
-// Check reports the first violated invariant: feeds ascend, sequence numbers
-// start at 1, what is live misses nothing and is shown, and waits stay within the
-// configured bounds.
+// Check reports the first violated invariant: feeds ascend, sequence numbers start at 1, live feeds miss
+// nothing and are shown, and waits stay within the configured bounds.
 func (t *Tracker) Check() error {
 	for i := range t.feeds {
 		f := &t.feeds[i]

@@ -9,21 +9,19 @@ import (
 	"penstock/core/kv"
 )
 
-// Labels came after records were in streams. They stand behind the events, in a place
-// that readers of before ignore, and a bit of the header, which they ignore too, says
-// that they are there: without it a record whose end was lost would pass for one
-// without labels.
+// Labels were added to the format after records were already in streams. They follow the events, where older
+// readers do not look, and a bit of the header, which these ignore too, says that they are present: without
+// it a truncated record would look like one without labels.
 
-// labelled reports whether ev has labels to be written.
+// hasLabels reports whether ev has labels to encode.
 func labelled(ev *kv.Event) bool {
 	return len(ev.Labels) > 0 && len(ev.Labels) == len(ev.Blocks) && ev.Kind == kv.Stored
 }
 
-// appendLabels appends an entry for each labelled event, of which there is one at
-// least.
+// appendLabels appends an entry for each labelled event; there must be at least one.
 func appendLabels(dst []byte, events []kv.Event) []byte {
 	le := binary.LittleEndian
-	last := -1 // where the last entry begins
+	last := -1 // offset of the last entry
 	for i := range events {
 		ev := &events[i]
 		if !labelled(ev) {
@@ -44,8 +42,7 @@ func appendLabels(dst []byte, events []kv.Event) []byte {
 	return dst
 }
 
-// decodeLabels gives the decoded events their labels, which data begins with, and
-// returns what follows them.
+// decodeLabels decodes the labels at the start of data into the decoded events, and returns the rest.
 func (r *Record) decodeLabels(data []byte) ([]byte, error) {
 	r.labels = slices.Grow(r.labels[:0], len(data)/labelSize)
 	for from, more := 0, true; more; {
@@ -71,8 +68,7 @@ func (r *Record) decodeLabels(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// decodeEventLabels decodes one label for each block of ev and returns what follows
-// them.
+// decodeEventLabels decodes one label for each block of ev and returns the rest.
 func (r *Record) decodeEventLabels(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(data)/labelSize < len(ev.Blocks) {

@@ -10,7 +10,7 @@ import (
 	"penstock/core/kv"
 )
 
-// labelledExample is a record with labels of every form, and events without.
+// labelledExample is a record with labels of every form, and events without labels.
 func labelledExample() *Record {
 	return &Record{
 		Worker: kv.Worker{ID: 7}, Epoch: 2, First: 3, BlockSize: 16,
@@ -27,8 +27,8 @@ func labelledExample() *Record {
 	}
 }
 
-// asBefore is the record as a build reads it that knows nothing of labels: such a
-// one ignores the header's third byte and what follows the events.
+// asBefore returns the record as an old build without labels reads it: it ignores the header's third byte and
+// the bytes after the events.
 func asBefore(t *testing.T, data []byte) *Record {
 	t.Helper()
 	end := headerSize + binary.LittleEndian.Uint32(data[40:])
@@ -52,8 +52,8 @@ func TestLabelsAreNothingToOlderBuilds(t *testing.T) {
 	}
 }
 
-// TestNoLabelsNoBytes: an event without labels, or with some that do not belong to its
-// blocks, is written as ever.
+// TestNoLabelsNoBytes: an event without labels, or with labels which do not match its blocks, is encoded as
+// before labels existed.
 func TestNoLabelsNoBytes(t *testing.T) {
 	plain := string(AppendRecord(nil, every()))
 	odd := every()
@@ -109,8 +109,8 @@ func TestMalformedLabels(t *testing.T) {
 	}
 }
 
-// TestLabelsDoNotShare says that appending to one event's labels leaves the next
-// event's alone, and that a record without labels shows none of an earlier one.
+// TestLabelsDoNotShare: appending to one event's labels does not change the next event's, and a record
+// without labels shows none of an earlier one.
 func TestLabelsDoNotShare(t *testing.T) {
 	var got Record
 	if err := DecodeRecord(&got, AppendRecord(nil, labelledExample())); err != nil {

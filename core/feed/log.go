@@ -7,18 +7,18 @@ import (
 	"penstock/core/kv"
 )
 
-// LogConfig bounds a Log.
+// LogConfig bounds an EventLog.
 type LogConfig struct {
-	// Events is how many of the last events are kept at least, as long as their
-	// records take no more than Bytes.
+	// Events is how many of the last events are kept at least, as long as their records take no more than
+	// Bytes.
 	Events, Bytes int
-	// MinRepeat is the least time between two repetitions, MinDescribe between two
-	// descriptions of the cache: those who ask at once, as after the event plane was
-	// away, share one.
+	// MinRepeat is the minimum time between two repetitions, MinDescribe between two descriptions of the
+	// cache: routers which send requests at the same time, as after an outage of the event plane, share one
+	// answer.
 	MinRepeat, MinDescribe time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 1,024 events, 1 MiB, 50 ms and 1 s.
+// EnsureDefaults fills in the fields which are not set: 1,024 events, 1 MiB, 50 ms and 1 s.
 func (c *LogConfig) EnsureDefaults() {
 	if c.Events == 0 {
 		c.Events = 1024
@@ -46,10 +46,9 @@ func (c *LogConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Log is a worker's side of one life of its feed: it numbers the events, keeps the last
-// records, and says how the requests of routers are answered, several of them by one
-// answer. T is a record in the form in which it is published again. A Log has one owner:
-// no method may run beside another one.
+// EventLog is a worker's side of one epoch of its feed: it numbers the events, keeps the last records, and
+// decides how to answer the requests of routers, several of them by one answer. T is a record in the form in
+// which it is published again. An EventLog has one owner: its methods must not run concurrently.
 type Log[T any] struct {
 	cfg   LogConfig
 	epoch uint64
@@ -57,13 +56,13 @@ type Log[T any] struct {
 
 	kept   []kept[T] // in order, from head on
 	head   int
-	events int // of those kept
+	events int // of the kept records
 	bytes  int
 
-	whole     bool    // a description was asked for
-	from      uint64  // a repetition from there was asked for; 0: none was
-	described kv.Mono // when the last description began
-	repeated  kv.Mono // when the last repetition was, if repeats
+	whole     bool    // a description was requested
+	from      uint64  // a repetition from this number was requested; 0: none
+	described kv.Mono // start of the last description
+	repeated  kv.Mono // time of the last repetition, if repeats
 	repeats   bool
 }
 
@@ -74,7 +73,7 @@ type kept[T any] struct {
 	record T
 }
 
-// NewLog returns a Log of the life epoch, of which nothing was published.
+// NewEventLog returns the log of a new epoch without events.
 func NewLog[T any](cfg LogConfig, epoch uint64) (*Log[T], error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -86,8 +85,8 @@ func NewLog[T any](cfg LogConfig, epoch uint64) (*Log[T], error) {
 // Next returns the number of the next event.
 func (l *Log[T]) Next() uint64 { return l.next }
 
-// Add notes a record that was published with so many events, the first of which had the
-// number Next, and that takes so many bytes.
+// AddRecord adds a published record, which takes the given number of bytes and has the given number of
+// events, the first with the number Next.
 func (l *Log[T]) Add(events, bytes int, record T) {
 	l.kept = append(l.kept, kept[T]{l.next, events, bytes, record})
 	l.next += uint64(events)
@@ -100,7 +99,7 @@ func (l *Log[T]) Add(events, bytes int, record T) {
 		}
 		l.events -= oldest.events
 		l.bytes -= oldest.bytes
-		*oldest = kept[T]{} // for the collector
+		*oldest = kept[T]{} // for the garbage collector
 		l.head++
 	}
 	if l.head > len(l.kept)/2 {
@@ -110,15 +109,15 @@ func (l *Log[T]) Add(events, bytes int, record T) {
 	}
 }
 
-// has reports whether all events from a number on are kept. Where there are none yet
-// nothing is: that a feed begins is said by a Cleared event.
+// hasFrom reports whether all events from a number on are kept. It is false before the first event: only a
+// Cleared event tells that a feed begins.
 func (l *Log[T]) has(from uint64) bool {
 	oldest := l.next - uint64(l.events)
 	return l.next > 1 && from >= oldest && from <= l.next
 }
 
-// AppendFrom appends to dst, in order, the records that have the events from a number on,
-// the first of which may begin before it.
+// AppendRecords appends to dst, in order, the records with the events from a number on; the first of them may
+// begin earlier.
 func (l *Log[T]) AppendFrom(dst []T, from uint64) []T {
 	for i := l.head; i < len(l.kept); i++ {
 		if k := &l.kept[i]; k.first+uint64(k.events) > from {
@@ -128,7 +127,7 @@ func (l *Log[T]) AppendFrom(dst []T, from uint64) []T {
 	return dst
 }
 
-// Ask notes a request.
+// AddRequest records a request.
 func (l *Log[T]) Ask(q Request) {
 	switch {
 	case q.From == 0 || q.Epoch != l.epoch || !l.has(q.From):
@@ -138,19 +137,18 @@ func (l *Log[T]) Ask(q Request) {
 	}
 }
 
-// Describing notes that a description of the whole cache begins: it answers all that was
-// asked.
+// StartDescription records that a description of the whole cache starts: it answers all requests.
 func (l *Log[T]) Describing(now kv.Mono) {
 	l.described, l.whole, l.from = now, false, 0
 }
 
-// Due returns when Answer has something to say; ok is false if nothing was asked.
+// AnswerDue returns when NextAnswer has something to do; ok is false if there is no request.
 func (l *Log[T]) Due() (at kv.Mono, ok bool) {
 	if l.whole {
 		at, ok = l.described.Add(l.cfg.MinDescribe), true
 	}
 	if l.from != 0 {
-		due := l.described // long ago: nothing stands against the first one
+		due := l.described // in the past: the first repetition need not wait
 		if l.repeats {
 			due = l.repeated.Add(l.cfg.MinRepeat)
 		}
@@ -161,21 +159,20 @@ func (l *Log[T]) Due() (at kv.Mono, ok bool) {
 	return at, ok
 }
 
-// Answer is what a worker publishes because it was asked.
+// Answer is what a worker publishes because of requests.
 type Answer struct {
-	// Repeat asks for the records from From on to be published once more, as AppendFrom
-	// has them, or, if there are none, for a record without events.
+	// Repeat says to publish again the records from From on, as AppendRecords returns them, or a record
+	// without events if there are none.
 	Repeat bool
 	From   uint64
-	// Describe asks for a description of the whole cache, of which the beginning is
-	// told to Describing.
+	// Describe says to publish a description of the whole cache; call StartDescription when it starts.
 	Describe bool
 }
 
-// Answer returns what must be done at now. A repetition counts as done.
+// NextAnswer returns what must be done at now. A repetition counts as done.
 func (l *Log[T]) Answer(now kv.Mono) Answer {
 	if l.from != 0 && !l.has(l.from) {
-		l.from, l.whole = 0, true // too much was published since
+		l.from, l.whole = 0, true // it is no longer kept
 	}
 	switch {
 	case l.whole && now.Sub(l.described) >= l.cfg.MinDescribe:

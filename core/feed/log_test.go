@@ -17,8 +17,8 @@ func mustLog(t testing.TB, cfg LogConfig) *Log[uint64] {
 	return l
 }
 
-// TestLogKeeps: of records of any size the last events are kept, at least as many as there
-// must be and no record more than they need, unless they take too many bytes.
+// TestLogKeeps: for records of any size the last events are kept, at least the configured number and no
+// record more than that needs, unless they take too many bytes.
 func TestLogKeeps(t *testing.T) {
 	for _, tt := range []struct{ events, bytes, perRecord, size, want int }{
 		{1024, 1 << 20, 1, 10, 1024},
@@ -59,7 +59,7 @@ func TestLogAppendFrom(t *testing.T) {
 	}
 }
 
-// TestLogAnswers: who asks at once shares an answer, and answers keep their distance.
+// TestLogAnswers: requests at the same time share an answer, and answers are spaced.
 func TestLogAnswers(t *testing.T) {
 	const ms = kv.Mono(time.Millisecond)
 	l := mustLog(t, LogConfig{Events: 10})
@@ -86,8 +86,8 @@ func TestLogAnswers(t *testing.T) {
 	check(2*ms, 49*time.Millisecond, Answer{})
 	check(51*ms, 0, Answer{Repeat: true, From: 101})
 
-	// What is too old, too new, or of another life takes a description, but does not
-	// hold up the others.
+	// A request which is too old, too new, or for another epoch requires a description, but does not delay
+	// the others.
 	for _, q := range []Request{{}, {Epoch: 5, From: 91 - 1}, {Epoch: 5, From: 102}, {Epoch: 4, From: 95}, {Epoch: 6, From: 95}} {
 		l.Ask(q)
 		check(101*ms, 899*time.Millisecond, Answer{})
@@ -103,7 +103,7 @@ func TestLogAnswers(t *testing.T) {
 		}
 	}
 
-	// What was there when it was asked for may be gone when it is time.
+	// Requested records may no longer be kept when the answer is due.
 	l.Ask(Request{Epoch: 5, From: 92})
 	l.Add(5, 1, l.Next())
 	check(10*ms, 0, Answer{})
@@ -113,7 +113,7 @@ func TestLogAnswers(t *testing.T) {
 	l.Describing(1000 * ms)
 	check(1000*ms, -1, Answer{})
 
-	// Of a life that has published nothing there is nothing to repeat.
+	// In an epoch without events there is nothing to repeat.
 	l = mustLog(t, LogConfig{})
 	l.Describing(0)
 	l.Ask(Request{Epoch: 5, From: 1})

@@ -9,13 +9,12 @@ import (
 	"penstock/core/kv"
 )
 
-// Moves came after labels. A reader of before must neither refuse a record that has
-// some, nor lose count of its events: so a moved event stands among the others as a
-// removal of nothing, which changes nothing, and what it says stands behind the events
-// and their labels, where such a reader does not look.
+// Moves were added to the format after labels. An older reader must neither refuse a record with moves nor
+// lose count of its events. So a moved event is encoded as an empty removal, which changes nothing, and its
+// content follows the events and their labels, where such a reader does not look.
 
-// MaxAccess is the largest number of workers in the access list of one event. A pool
-// is attached to the hosts around one switch, and each has a few ranks.
+// MaxAccess is the maximum number of workers in the access list of one event. A pool is attached to the hosts
+// around one switch, and each has a few ranks.
 const MaxAccess = 1024
 
 const (
@@ -27,15 +26,15 @@ const (
 	moveAllFlags = moveHasPool | moveHasList
 )
 
-// moveBytes returns what ev takes behind the events.
+// moveBytes returns the bytes which ev takes after the events.
 func moveBytes(ev *kv.Event) int {
 	return moveSize + hashSize*len(ev.Seqs) + accessSize*len(ev.Move.Access)
 }
 
-// appendMoves appends an entry for each moved event, of which there is one at least.
+// appendMoves appends an entry for each moved event; there must be at least one.
 func appendMoves(dst []byte, events []kv.Event) []byte {
 	le := binary.LittleEndian
-	last := -1 // where the last entry begins
+	last := -1 // offset of the last entry
 	for i := range events {
 		ev := &events[i]
 		if ev.Kind != kv.Moved {
@@ -69,10 +68,9 @@ func appendMoves(dst []byte, events []kv.Event) []byte {
 	return dst
 }
 
-// decodeMoves makes moved events of those that stand in for them; data begins with
-// the first entry.
+// decodeMoves turns the placeholder removals back into moved events; data begins with the first entry.
 func (r *Record) decodeMoves(data []byte) error {
-	// No slice may grow while events point into it, and data bounds them all.
+	// No slice may grow while events point into it; the size of data bounds them all.
 	r.moved = slices.Grow(r.moved[:0], len(data)/hashSize)
 	r.access = slices.Grow(r.access[:0], len(data)/accessSize)
 	for from, more := 0, true; more; {
@@ -98,8 +96,7 @@ func (r *Record) decodeMoves(data []byte) error {
 	return nil
 }
 
-// decodeMove makes ev what an entry says of it, from behind its index on, and returns
-// what follows the entry.
+// decodeMove sets ev to the content of an entry, which starts after its index, and returns the rest.
 func (r *Record) decodeMove(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	to, fields := kv.PoolState(data[0]), data[1]
@@ -135,7 +132,7 @@ func (r *Record) decodeMove(ev *kv.Event, data []byte) ([]byte, error) {
 		r.access, data = append(r.access, w), data[accessSize:]
 	}
 	if ev.Move.Access = r.access[from:len(r.access):len(r.access)]; ev.Move.Access == nil {
-		ev.Move.Access = []kv.Worker{} // nobody is not the same as not said
+		ev.Move.Access = []kv.Worker{} // an empty list differs from none
 	}
 	return data, nil
 }

@@ -27,8 +27,8 @@ func movedExample() *Record {
 	}
 }
 
-// TestMovesAreNothingToOlderBuilds: such a one reads as many events, of which the
-// moved ones remove nothing.
+// TestMovesAreNothingToOlderBuilds: an older build reads the same number of events, and the moved ones remove
+// nothing.
 func TestMovesAreNothingToOlderBuilds(t *testing.T) {
 	want := movedExample()
 	got := asBefore(t, AppendRecord(nil, want))
@@ -83,8 +83,8 @@ func TestMalformedMoves(t *testing.T) {
 	}
 }
 
-// TestMovesDoNotShare says that appending to one event's lists leaves the next event's
-// alone, and that a record without moves shows none of an earlier one.
+// TestMovesDoNotShare: appending to one event's lists does not change the next event's, and a record without
+// moves shows none of an earlier one.
 func TestMovesDoNotShare(t *testing.T) {
 	var got Record
 	if err := DecodeRecord(&got, AppendRecord(nil, movedExample())); err != nil {
@@ -103,9 +103,8 @@ func TestMovesDoNotShare(t *testing.T) {
 	}
 }
 
-// TestCutKeepsAccessLists: the list comes before any block of the event counts, and
-// no part of an event is without blocks if the event is not, for that would mean
-// something else.
+// TestCutKeepsAccessLists: the list precedes all blocks of the event, and no part of an event with blocks is
+// without blocks, because that would have another meaning.
 func TestCutKeepsAccessLists(t *testing.T) {
 	access := make([]kv.Worker, MaxAccess+5)
 	seqs := make([]kv.SeqHash, 2*maxRecordHashes+3)

@@ -7,13 +7,12 @@ import (
 	"penstock/core/kv"
 )
 
-// Request is what a router wants of a worker: that it publishes its events from a number
-// on once more, under the same numbers, or, if it has them no longer, that it describes its
-// cache. Which worker is the key of the message and not in its body.
+// ResyncRequest asks a worker to publish its events from a number on again, under the same numbers, or to
+// describe its cache if it no longer has them. The worker is the key of the message and not in its body.
 type Request struct {
 	Worker kv.Worker
-	// Epoch is the life whose events are wanted, From the number of the first one; 0
-	// asks for a description of the whole cache.
+	// Epoch is the epoch whose events are requested, From the number of the first one; 0 requests a
+	// description of the whole cache.
 	Epoch, From uint64
 }
 
@@ -23,9 +22,8 @@ const (
 	requestSize    = 4 + 8 + 8 // magic, version, zeros; epoch; from
 )
 
-// AppendRequest appends the body of the message that carries q. That of a request for
-// the whole cache is empty, as it was before there were others; a worker of then describes
-// its cache for any body.
+// AppendRequest appends the body of the message for q. The body of a request for the whole cache is empty, as
+// in the first version of the format; older workers describe their cache for any body.
 func AppendRequest(dst []byte, q Request) []byte {
 	if q.From == 0 {
 		return dst
@@ -36,8 +34,8 @@ func AppendRequest(dst []byte, q Request) []byte {
 	return le.AppendUint64(dst, q.From)
 }
 
-// DecodeRequest decodes the body of a request to w. The result is one for the whole cache
-// also if there is an error: somebody asked for something, and that answers it.
+// DecodeRequest decodes the body of a request to w. If it fails it also returns a request for the whole
+// cache, which answers whatever was requested.
 func DecodeRequest(w kv.Worker, data []byte) (Request, error) {
 	q := Request{Worker: w}
 	var err error

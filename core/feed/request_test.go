@@ -27,7 +27,7 @@ func TestRequestBytes(t *testing.T) {
 	}
 }
 
-// TestRequestsThatCannotBeRead ask for all.
+// TestRequestsThatCannotBeRead: invalid requests request the whole cache.
 func TestRequestsThatCannotBeRead(t *testing.T) {
 	w := kv.Worker{ID: 7}
 	good := AppendRequest(nil, Request{Worker: w, Epoch: 2, From: 10})
@@ -59,7 +59,7 @@ func FuzzDecodeRequest(f *testing.F) {
 			return
 		}
 		if q.From == 0 {
-			q.Epoch = 0 // it means nothing
+			q.Epoch = 0 // it is not used
 		}
 		back, err := DecodeRequest(q.Worker, AppendRequest(nil, q))
 		if back != q || err != nil {

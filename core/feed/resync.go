@@ -7,11 +7,10 @@ import (
 	"penstock/core/kv"
 )
 
-// Expect tells the tracker of a worker of which no record may have arrived: one
-// that was discovered, and whose events the event plane may have dropped by age.
-// If nothing is known of that epoch all of its events are wanted, and [Tracker.Due]
-// names it. Call it once the event plane has delivered what it kept. The verdict
-// says whether entries of an earlier life must leave the index.
+// ExpectWorker adds a worker without a record: one which was discovered, and whose events the event plane may
+// have discarded because of their age. If nothing is known of that epoch, all of its events are requested by
+// [Tracker.DueRequests]. Call it once the event plane has delivered what it kept. The verdict says whether
+// entries of an earlier epoch must be removed from the index.
 func (t *Tracker) Expect(now kv.Mono, w kv.Worker, epoch uint64) Verdict {
 	at, known := t.find(w)
 	switch {
@@ -27,10 +26,9 @@ func (t *Tracker) Expect(now kv.Mono, w kv.Worker, epoch uint64) Verdict {
 	return Verdict{Drop: known, Hide: true, Lost: lost}
 }
 
-// Suspect tells the tracker that events of w may be missing though no record shows it:
-// the event plane lost some of somebody's. The worker is asked what comes next, and if
-// that is nothing a record without events ends the doubt. Of a worker that is not known
-// or not live there is nothing to do.
+// SuspectLoss reports that events of w may be missing although no record shows it: the event plane lost
+// events of an unknown worker. The worker is asked for the next events; if there are none, a record without
+// events ends the repair. It does nothing for a worker which is not known or not live.
 func (t *Tracker) Suspect(now kv.Mono, w kv.Worker) Verdict {
 	at, known := t.find(w)
 	if !known || t.feeds[at].state != Live {
@@ -39,10 +37,9 @@ func (t *Tracker) Suspect(now kv.Mono, w kv.Worker) Verdict {
 	return t.doubt(now, &t.feeds[at], Gap)
 }
 
-// Disown puts w in doubt because its feed is ahead of it: what was accepted under
-// numbers from next on was not its own, though in its name. A Cleared event with
-// the number next or a later one ends the doubt.
-// Of a worker that is not known there is nothing to do.
+// RejectForeign resynchronizes w because its feed is ahead of it: events accepted with numbers from next on
+// were published by another process in its name. A Cleared event with the number next or a later one ends the
+// resync. It does nothing for an unknown worker.
 func (t *Tracker) Disown(now kv.Mono, w kv.Worker, next uint64) Verdict {
 	at, known := t.find(w)
 	if !known {
@@ -57,7 +54,7 @@ func (t *Tracker) Disown(now kv.Mono, w kv.Worker, next uint64) Verdict {
 	return v
 }
 
-// doubt begins the repair of a live feed.
+// startRepair starts the repair of a live feed.
 func (t *Tracker) doubt(now kv.Mono, f *follower, o Outcome) Verdict {
 	f.state, f.moved, f.wanted, f.hidden = Repair, now, false, true
 	v := t.request(now, f, o)
@@ -65,17 +62,17 @@ func (t *Tracker) doubt(now kv.Mono, f *follower, o Outcome) Verdict {
 	return v
 }
 
-// Hold has nothing asked for, nor given up, until Release: what the event plane kept is still being
-// delivered, and what is missing may be in it, or the description that somebody else had
-// asked for.
+// HoldRequests stops requests, and giving up repairs, until ReleaseRequests: the event plane is still
+// delivering what it kept, which may contain the missing events, or a description which another router
+// requested.
 func (t *Tracker) Hold() { t.held = true }
 
-// Release ends Hold. What is missing by then is due.
+// ReleaseRequests ends HoldRequests. What is still missing then is due.
 func (t *Tracker) Release() { t.held = false }
 
-// GiveUp appends to dst, in order, the workers whose repair has stood still for too
-// long. They are in doubt from now on, their whole caches are wanted, and the caller drops
-// their entries. It is called before Due.
+// GiveUpRepairs appends to dst, in order, the workers whose repair has made no progress for too long. They
+// are resyncing from now on: their whole caches are requested, and the caller drops their entries. Call it
+// before DueRequests.
 func (t *Tracker) GiveUp(now kv.Mono, dst []kv.Worker) []kv.Worker {
 	if t.held {
 		return dst
@@ -92,9 +89,8 @@ func (t *Tracker) GiveUp(now kv.Mono, dst []kv.Worker) []kv.Worker {
 	return dst
 }
 
-// Due appends to dst, by worker, the requests that must be sent at now, and counts them as
-// sent. Requests can be lost, so it is called again at the time that [Tracker.NextDue]
-// gives.
+// DueRequests appends to dst, by worker, the requests which must be sent at now, and counts them as sent.
+// Requests can be lost, so it must be called again at the time which [Tracker.NextDue] returns.
 func (t *Tracker) Due(now kv.Mono, dst []Request) []Request {
 	for i := range t.feeds {
 		f := &t.feeds[i]
@@ -108,8 +104,8 @@ func (t *Tracker) Due(now kv.Mono, dst []Request) []Request {
 	return dst
 }
 
-// NextDue returns when there may be something to give up or to ask for next; ok is
-// false if all feeds are live or out of reach, and between Hold and Release.
+// NextDue returns when there may be a repair to give up or a request to send; ok is false if all feeds are
+// live or unreachable, and between HoldRequests and ReleaseRequests.
 func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
 	if t.held {
 		return 0, false
@@ -139,9 +135,8 @@ func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
 	return at, ok
 }
 
-// Forget removes all that is known of w: it is gone. It reports whether w was
-// known. The worker's entries in the index, and that it is hidden, are the caller's to
-// drop.
+// RemoveWorker removes w's feed after the worker was removed. It reports whether w was known. The caller
+// drops the worker's entries from the index, with its hidden state.
 func (t *Tracker) Forget(w kv.Worker) bool {
 	at, known := t.find(w)
 	if known {
@@ -150,16 +145,16 @@ func (t *Tracker) Forget(w kv.Worker) bool {
 	return known
 }
 
-// reaches reports whether the worker of f can be asked.
+// canReach reports whether requests can be sent to the worker of f.
 func (t *Tracker) reaches(f *follower) bool { return t.cfg.Reach == nil || t.cfg.Reach(f.worker) }
 
-// Keep forgets all workers but those that keep names, as Forget does.
+// KeepWorkers removes all workers for which keep is false, as RemoveWorker does.
 func (t *Tracker) Keep(keep func(kv.Worker) bool) {
 	t.feeds = slices.DeleteFunc(t.feeds, func(f follower) bool { return !keep(f.worker) })
 }
 
-// request is a verdict with the request that may be sent at now, if there is one, which
-// it notes.
+// withRequest returns a verdict with the request which may be sent at now, if there is one, and counts it as
+// sent.
 func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
 	v := Verdict{Outcome: o}
 	q := Request{Worker: f.worker, Epoch: f.epoch}
@@ -185,17 +180,17 @@ func (t *Tracker) request(now kv.Mono, f *follower, o Outcome) Verdict {
 	return v
 }
 
-// pacing spaces the requests to one worker.
+// requestBackoff spaces the requests to one worker.
 type pacing struct {
-	// asked is when the last request was sent, wait how long the next one waits
-	// from then; before the first, the present and 0.
+	// asked is when the last request was sent, wait how long the next one waits from then; before the first,
+	// asked is the time of creation and wait 0.
 	asked kv.Mono
 	wait  time.Duration
 }
 
 func (p *pacing) due() kv.Mono { return p.asked.Add(p.wait) }
 
-// ask reports whether a request may be sent at now, and if so notes it.
+// allowRequest reports whether a request may be sent at now, and if so records it.
 func (p *pacing) ask(now kv.Mono, cfg *Config) bool {
 	since := now.Sub(p.asked)
 	switch {
@@ -212,8 +207,7 @@ func (p *pacing) ask(now kv.Mono, cfg *Config) bool {
 	return true
 }
 
-// progress notes that an answer arrives: what is still missing when it stops coming is
-// asked for after the shortest wait.
+// resetWait records that an answer arrives: if it stops, the rest is requested after the shortest wait.
 func (p *pacing) progress(now kv.Mono, cfg *Config) {
 	if p.wait > 0 {
 		p.asked, p.wait = now, cfg.MinBackoff

@@ -7,9 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestManyInDoubt: when the feeds of many workers are in doubt at once they are asked some
-// at a time, none of them twice before all were asked once, and no repair is given up before
-// it was asked for.
+// TestManyInDoubt: when the feeds of many workers lack events at once they are asked some at a time, none
+// twice before all were asked once, and no repair is given up before its first request.
 func TestManyInDoubt(t *testing.T) {
 	const workers = 2000
 	tr := mustTracker(t, Config{})
@@ -74,8 +73,7 @@ func TestManyInDoubt(t *testing.T) {
 	}
 }
 
-// TestReach: a worker that cannot be asked costs no request and no wait, and is asked at
-// once when it can be.
+// TestReach: an unreachable worker costs no request and no wait, and is asked at once when it can be reached.
 func TestReach(t *testing.T) {
 	w := kv.Worker{ID: 7}
 	for name, gap := range map[string]func(*Tracker) Verdict{

@@ -12,7 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Each command is at a time after the start:
+// TestScripts runs the golden scripts. Each command has a time after the start:
 //
 //	accept at=DURATION      one record per line: W EPOCH FIRST EVENTS, where EVENTS
 //	                        are letters (C cleared, S stored, R removed) or -
@@ -29,7 +29,7 @@ import (
 //
 // A worker is ID or ID.RANK.
 func TestScripts(t *testing.T) {
-	// Time has no particular zero, and may be negative.
+	// The zero of time is arbitrary, and time may be negative.
 	const start = kv.Mono(-1_000_000_000_000)
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		tr := mustTracker(t, Config{})
@@ -86,7 +86,7 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 		}
 	}
 	switch d.Cmd {
-	case "due": // the shells' order
+	case "due": // in the caller's order
 		for _, w := range tr.GiveUp(now, nil) {
 			fmt.Fprintf(&out, "%d.%d: drop\n", w.ID, w.Rank)
 		}

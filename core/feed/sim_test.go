@@ -13,7 +13,7 @@ import (
 	"penstock/core/kv"
 )
 
-// held is a cache: what each held prefix ends in.
+// held is a cache: the last block of each held prefix.
 type held map[kv.SeqHash]link
 
 type link struct {
@@ -22,7 +22,7 @@ type link struct {
 	block  kv.BlockHash
 }
 
-// apply is what an event means, in the plainest form.
+// apply applies an event in the plainest form.
 func (h held) apply(ev kv.Event) {
 	switch ev.Kind {
 	case kv.Stored:
@@ -49,22 +49,22 @@ func (h held) sorted() []kv.SeqHash {
 	})
 }
 
-// publisher is a model worker: a cache that changes at random, the events that it
-// published with what they added up to after each, and what routers asked of it.
+// publisher is a model worker: a cache which changes at random, the published events with the state of the
+// cache after each, and the requests of routers.
 type publisher struct {
 	w       *world
 	id      kv.Worker
 	epoch   uint64
-	next    uint64 // counted apart from log
+	next    uint64 // counted independently of log
 	cache   held
 	told    held
-	history map[uint64]map[uint64]held // epoch, sequence number: what was told
+	history map[uint64]map[uint64]held // epoch, sequence number: the published state
 	batch   []kv.Event
 	log     *feed.Log[[]byte]
 	asked   []feed.Request // and not answered
 }
 
-// start begins a new life with an empty cache.
+// start starts a new epoch with an empty cache.
 func (p *publisher) start() {
 	p.epoch++
 	p.next, p.cache, p.told, p.batch, p.asked = 1, held{}, held{}, nil, nil
@@ -97,7 +97,7 @@ func (p *publisher) flush() {
 	p.w.publish(data)
 }
 
-// change does something to the cache and says so.
+// change changes the cache and publishes the event.
 func (p *publisher) change() {
 	rng := p.w.rng
 	keys := p.cache.sorted()
@@ -106,7 +106,7 @@ func (p *publisher) change() {
 	case n == 0:
 		ev = kv.Event{Kind: kv.Cleared}
 	case n < 16 && len(keys) > 0:
-		// Of any block, so that holes and blocks after holes come about.
+		// Any block, so that gaps and blocks after gaps occur.
 		ev = kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{keys[rng.IntN(len(keys))]}}
 	default:
 		if len(keys) > 0 && rng.IntN(3) > 0 {
@@ -124,7 +124,7 @@ func (p *publisher) change() {
 	}
 }
 
-// describe tells the whole cache.
+// describe publishes the whole cache.
 func (p *publisher) describe() {
 	if len(p.batch) > 0 {
 		p.flush()
@@ -142,14 +142,13 @@ func (p *publisher) describe() {
 	p.flush()
 }
 
-// kept reports whether a request can be answered from the last events, by counting.
+// kept reports whether a request can be answered from the last events, by counting them.
 func (p *publisher) kept(q feed.Request) bool {
 	return q.Epoch == p.epoch && q.From > 0 && q.From <= p.next && p.next-q.From <= uint64(p.w.ring)
 }
 
-// answer does what the log says that requests ask for, and holds that against the
-// requests: a description is for one that nothing less answers, and a repetition is for
-// all others.
+// answer publishes the log's answers, and compares them with the requests: a description must answer a
+// request which nothing less answers, and a repetition all others.
 func (p *publisher) answer() {
 	at, ok := p.log.Due()
 	if ok != (len(p.asked) > 0) {
@@ -161,7 +160,7 @@ func (p *publisher) answer() {
 	a := p.log.Answer(p.w.now)
 	switch {
 	case a.Describe:
-		// The log may keep a few more: those of the record that the last ones began in.
+		// The log may keep a few more: those at the start of the oldest kept record.
 		if !slices.ContainsFunc(p.asked, func(q feed.Request) bool { return !p.kept(q) }) {
 			p.w.fatalf("worker %v describes its cache at %d for %v", p.id, p.next, p.asked)
 		}
@@ -192,19 +191,19 @@ func (p *publisher) answer() {
 	}
 }
 
-// letter is a message that arrives at a time.
+// letter is a message with its time of arrival.
 type letter struct {
 	at   kv.Mono
-	from kv.Worker // of requests: to
+	from kv.Worker // for requests: the destination
 	data []byte
 }
 
-// wire carries messages to one receiver. While it is bad it loses, repeats and delays
-// them, so that others overtake them.
+// wire carries messages to one receiver. While it is bad it loses, repeats and delays messages, so that they
+// are reordered.
 type wire struct {
 	w     *world
 	queue []letter // by time
-	past  []letter // sent lately
+	past  []letter // sent recently
 }
 
 func (x *wire) send(l letter) {
@@ -250,7 +249,7 @@ func (x *wire) receive() (letter, bool) {
 	return l, true
 }
 
-// view is what a router would match: the plainest index.
+// view is what a router would match: the simplest index.
 type view struct {
 	held   map[kv.Worker]held
 	hidden map[kv.Worker]bool
@@ -264,18 +263,17 @@ func (v *view) clone() *view {
 	return c
 }
 
-// router is one router's side: what reached it, its tracker and what it believes.
+// router is one router: the messages which reached it, its tracker and its view.
 type router struct {
 	w       *world
 	wire    wire
 	tracker *feed.Tracker
 	view    *view
 	record  feed.Record
-	// proof has, for each life of a worker, the number after the last event of
-	// which this router was ever told.
+	// proof has, for each epoch of a worker, the number after the last event which ever reached this router.
 	proof map[kv.Worker]map[uint64]uint64
 
-	// saved is a snapshot of a moment, since the letters that came after it.
+	// saved is a snapshot, since the letters which arrived after it.
 	saved *snapshot
 	since []letter
 }
@@ -304,7 +302,7 @@ func cloneProof(p map[kv.Worker]map[uint64]uint64) map[kv.Worker]map[uint64]uint
 	return c
 }
 
-// save takes a snapshot, and restart begins a new life of the router at the last one.
+// save takes a snapshot; restart replaces the router by a new one which loads the last snapshot.
 func (r *router) save() {
 	r.saved = &snapshot{r.tracker.AppendSnapshot(nil), r.view.clone(), cloneProof(r.proof)}
 	r.since = nil
@@ -325,7 +323,7 @@ func (r *router) restart() {
 	}
 }
 
-// receive takes one letter that has arrived.
+// receive handles one letter which has arrived.
 func (r *router) receive() bool {
 	l, ok := r.wire.receive()
 	if !ok {
@@ -374,7 +372,7 @@ func (r *router) obey(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	}
 }
 
-// tick does what time alone brings about. claims are what workers say of themselves.
+// tick runs what is due by time alone. claims are the workers' reports about themselves.
 func (r *router) tick(claims map[kv.Worker]feed.Claim) {
 	for _, p := range r.w.workers {
 		c := claims[p.id]
@@ -392,10 +390,9 @@ func (r *router) tick(claims map[kv.Worker]feed.Claim) {
 	r.check()
 }
 
-// check holds what the router believes against what the workers had told. A worker that is
-// matched at all is matched with exactly what it had told up to an event, after which this
-// router was told of none: whatever differs from its cache is in flight, or was lost without
-// a trace so far.
+// check compares the router's view with what the workers published. A worker which is matched at all is
+// matched with exactly the state which it had published up to an event, and no later event has reached this
+// router: every difference from its cache is in transit, or was lost and is not yet detected.
 func (r *router) check() {
 	if err := r.tracker.Check(); err != nil {
 		r.w.fatalf("%v", err)
@@ -442,7 +439,7 @@ type world struct {
 	routers [2]*router
 	asks    wire // requests to workers
 
-	descriptions, repetitions int // that routers asked for
+	descriptions, repetitions int // requested by routers
 }
 
 func newWorld(t *testing.T, seed uint64, ring, loss int) *world {
@@ -470,7 +467,7 @@ func (w *world) publisher(id kv.Worker) *publisher {
 	return w.workers[slices.IndexFunc(w.workers, func(p *publisher) bool { return p.id == id })]
 }
 
-// publish sends a record to all routers, on wires that fail apart from each other.
+// publish sends a record to all routers, on wires which fail independently.
 func (w *world) publish(data []byte) {
 	for _, r := range w.routers {
 		r.wire.send(letter{data: data})
@@ -481,7 +478,7 @@ func (w *world) ask(q feed.Request) {
 	w.asks.send(letter{from: q.Worker, data: feed.AppendRequest(nil, q)})
 }
 
-// advance lets time pass, in which letters arrive and are answered.
+// advance lets time pass; letters arrive and are answered.
 func (w *world) advance(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		w.now = min(end, w.now.Add(10*time.Millisecond))
@@ -509,14 +506,14 @@ func (w *world) advance(d time.Duration) {
 	}
 }
 
-// trouble is what befalls processes.
+// trouble restarts processes and loses stored records.
 func (w *world) trouble() {
 	r := w.routers[w.rng.IntN(2)]
 	switch n := w.rng.IntN(300); {
 	case n < 2:
 		w.workers[w.rng.IntN(3)].start()
 	case n < 3:
-		r.wire.queue = nil // what was kept for it went by age before it was read
+		r.wire.queue = nil // its stored records expired before they were read
 	case n < 4:
 		r.restart()
 	case n < 8:
@@ -527,14 +524,13 @@ func (w *world) trouble() {
 	}
 }
 
-// settle lets the wires be good and the workers say nothing new, until the routers know
-// all.
+// settle makes the wires good and the workers idle, until the routers know everything.
 func (w *world) settle() {
 	w.bad = false
 	for _, p := range w.workers {
-		p.flush() // what is left over
+		p.flush() // the remaining events
 	}
-	w.advance(75 * time.Second) // the longest wait, twice, and a little
+	w.advance(75 * time.Second) // twice the longest wait, and a little more
 	for _, r := range w.routers {
 		for _, p := range w.workers {
 			h, _ := r.tracker.Health(p.id)
@@ -564,15 +560,15 @@ func (w *world) total(sum *feed.Health) {
 	}
 }
 
-// TestBadWires publishes over wires that lose, repeat and reorder records and requests,
-// while workers and routers restart and kept records are lost. At every moment a router
-// matches exactly what a worker had told up to the last event that reached it, or nothing;
-// and when all is good again, it comes to match what the workers hold.
+// TestBadWires publishes over wires which lose, repeat and reorder records and requests, while workers and
+// routers restart and stored records are lost. At every moment a router matches exactly what a worker had
+// published up to the last event which reached it, or nothing; and after all faults have ended it comes to
+// match what the workers hold.
 func TestBadWires(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		ring, loss int
-		described  int // how often it must come to that
+		described  int // minimum number of occurrences
 		givenUp    uint64
 	}{
 		{"short ring", 12, 12, 100, 0},

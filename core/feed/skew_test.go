@@ -12,7 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// every is a record with an event of every kind.
+// every returns a record with an event of every kind.
 func every() *Record {
 	return &Record{
 		Worker: kv.Worker{ID: kv.MaxWorkerID, Rank: 3}, Epoch: 1 << 41, First: 1 << 33, BlockSize: 64,
@@ -24,8 +24,8 @@ func every() *Record {
 	}
 }
 
-// TestRecordsAreReadForEver: streams outlive the builds that filled them. The bytes
-// are of a build before this one.
+// TestRecordsAreReadForEver: streams outlive the builds which filled them. The bytes are from an earlier
+// build.
 func TestRecordsAreReadForEver(t *testing.T) {
 	recorded(t, "testdata/record-v1.hex", every())
 	recorded(t, "testdata/record-v1-labels.hex", labelledExample())

@@ -13,14 +13,14 @@ const (
 	snapshotVersion = 1
 	snapshotHeader  = 8  // version, zero, row size, rows
 	snapshotRow     = 40 // worker, rank, state, flags, zeros, epoch, next, seen
-	flagLost        = 1  // events were missing, and have not come
+	flagLost        = 1  // events are missing and have not arrived
 	// maxSnapshotRows bounds what a reader allocates.
 	maxSnapshotRows = 1 << 20
 )
 
-// AppendSnapshot appends to dst where all feeds are, so that another Tracker can go on from
-// there with the record after the last one accepted. The counts of Health, which are those
-// of a process, and the times of requests are no part of it.
+// AppendSnapshot appends to dst the positions of all feeds, so that another Tracker can continue with the
+// record after the last one accepted. It does not include the counts of Health, which are per process, and
+// the times of requests.
 func (t *Tracker) AppendSnapshot(dst []byte) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, snapshotVersion, 0)
@@ -42,9 +42,9 @@ func (t *Tracker) AppendSnapshot(dst []byte) []byte {
 	return dst
 }
 
-// LoadSnapshot fills t, which must know no worker, from what AppendSnapshot wrote; after an
-// error it knows none. Workers whose feeds are repaired are hidden in an index of the same
-// moment; the caller has them hidden if its index does not remember that.
+// LoadSnapshot fills t, which must be empty, from the output of AppendSnapshot; after an error it is empty.
+// In an index of the same moment, workers whose feeds are being repaired are hidden; the caller hides them if
+// its index does not restore that.
 func (t *Tracker) LoadSnapshot(now kv.Mono, data []byte) error {
 	if len(t.feeds) > 0 {
 		return errors.New("feed: load snapshot: the tracker follows workers already")

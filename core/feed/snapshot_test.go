@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// pictured is a tracker with a feed in each state.
+// pictured returns a tracker with a feed in each state.
 func pictured(t testing.TB) *Tracker {
 	tr := mustTracker(t, Config{})
 	accept := func(w kv.Worker, epoch, first uint64, kinds ...kv.EventKind) {
@@ -29,7 +29,7 @@ func pictured(t testing.TB) *Tracker {
 	return tr
 }
 
-// TestSnapshotIsReadForEver: the bytes are of a build before this one.
+// TestSnapshotIsReadForEver: the bytes are from an earlier build.
 func TestSnapshotIsReadForEver(t *testing.T) {
 	text, err := os.ReadFile("testdata/snapshot-v1.hex")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestSnapshotIsReadForEver(t *testing.T) {
 	}
 }
 
-// TestSnapshotGoesOn: a tracker that loads one judges as the one that it is of.
+// TestSnapshotGoesOn: a tracker which loads a snapshot gives the same verdicts as the original one.
 func TestSnapshotGoesOn(t *testing.T) {
 	for _, r := range []*Record{
 		{Worker: kv.Worker{ID: 1}, Epoch: 7, First: 3, Events: []kv.Event{{Kind: kv.Stored}}},

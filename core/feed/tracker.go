@@ -9,32 +9,29 @@ import (
 	"penstock/core/kv"
 )
 
-// Config is a Tracker's policy.
+// Config is the policy of a Tracker.
 type Config struct {
-	// MinBackoff is the wait between the first and the second request to a
-	// worker, for what is missing or for its whole cache. Each further wait is
-	// twice as long, up to MaxBackoff. A worker that was left alone for MaxBackoff
-	// starts over.
+	// MinBackoff is the wait between the first and the second request to a worker, for missing events or for
+	// its whole cache. Each further wait is twice as long, up to MaxBackoff. After MaxBackoff without a
+	// request the waits start again.
 	MinBackoff, MaxBackoff time.Duration
-	// Asks is how many requests may be sent within MinBackoff, to all workers: when many
-	// feeds are in doubt at once, as after the event plane lost what it kept, their answers
-	// come one after another and not in one storm.
+	// MaxRequests is how many requests may be sent within MinBackoff, to all workers: when many feeds lack
+	// events at once, as after the event plane lost what it kept, this spreads their answers.
 	Asks int
-	// Repair is how long a repair may stand still before it is given up: the worker's
-	// entries are dropped then, and its whole cache is asked for. What waits for a
-	// repair is kept but not shown, so patience costs memory only. It begins when the
-	// worker is asked.
+	// RepairTimeout is how long a repair may make no progress before it is given up: the worker's entries are
+	// then dropped, and its whole cache is requested. During a repair the entries are kept but hidden, so a
+	// long timeout costs only memory. The time starts with the first request.
 	Repair time.Duration
-	// Reach says whether a worker can be asked now; nil says that all can. One that
-	// cannot be costs no request, begins no wait and is not given up: [Tracker.Due] names
-	// it once it can be. It is called within the methods of Tracker.
+	// CanReach says whether requests can be sent to a worker now; nil means all. An unreachable worker costs
+	// no request, starts no wait and is not given up: [Tracker.DueRequests] returns it once it can be
+	// reached. It is called within the methods of Tracker.
 	Reach func(kv.Worker) bool
-	// Stuck is how long a feed may stand still behind what its worker says it has
-	// published, or be ahead of that, see [Tracker.Compare].
+	// StuckAfter is how long a feed may be behind or ahead of what its worker reports to have published, see
+	// [Tracker.CompareReport].
 	Stuck time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 200 ms, 30 s, 64, 5 s and 5 s.
+// EnsureDefaults fills in the fields which are not set: 200 ms, 30 s, 64, 5 s and 5 s.
 func (c *Config) EnsureDefaults() {
 	if c.MinBackoff == 0 {
 		c.MinBackoff = 200 * time.Millisecond
@@ -74,16 +71,16 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Outcome is what a Tracker makes of a record.
+// Outcome is how a Tracker judges a record.
 type Outcome uint8
 
 // The outcomes. The zero value is none of them.
 const (
 	Apply     Outcome = iota + 1 // apply Events[Skip:] to the index
-	Duplicate                    // nothing in it is new
-	Gap                          // events before it are missing; the worker is in doubt from now on
-	Ignored                      // the worker is in doubt, and this does not end it
-	Stale                        // of an earlier life of the worker
+	Duplicate                    // it has no new events
+	Gap                          // events before it are missing; the worker is repaired or resynchronized
+	Ignored                      // the feed has a gap, and this record does not close it
+	Stale                        // from an earlier epoch of the worker
 )
 
 var outcomeNames = [...]string{"outcome?", "apply", "duplicate", "gap", "ignored", "stale"}
@@ -96,74 +93,71 @@ func (o Outcome) String() string {
 	return outcomeNames[0]
 }
 
-// Verdict says what to do with a record. The parts that are set are done in this
-// order: Drop, Hide, Lost, Apply, Show, Resync. A worker that is dropped is no longer hidden.
+// FeedVerdict says what to do with a record. The caller executes the set parts in this order: Drop, Hide,
+// Lost, Apply, Show, Resync. Dropping a worker also ends hiding it.
 //
-// What the tracker says of a worker holds for what the index has of it: while the
-// feed is live the entries are exactly what the worker had told up to the last event
-// applied; while it is repaired they are that too, but hidden; in doubt there are none.
+// The tracker's state of a worker holds for its entries in the index: while the feed is live they are exactly
+// what the worker had published up to the last event applied; while it is repairing they are that too, but
+// hidden; while resyncing there are none.
 type Verdict struct {
 	Outcome Outcome
-	// Skip is the number of leading events that must not be applied; it means
-	// something for Apply only.
+	// Skip is the number of leading events which must not be applied; it is valid for Apply only.
 	Skip int
-	// Drop asks for all entries of the worker to leave the index.
+	// Drop says to remove all entries of the worker from the index.
 	Drop bool
-	// Hide asks for the worker to be kept out of answers, whether or not it has
-	// entries, until Show: what it holds is not known, though its entries are kept
-	// and applied to.
+	// Hide says to exclude the worker from answers, whether or not it has entries, until Show: its present
+	// holdings are unknown, but its entries are kept and updated.
 	Hide, Show bool
-	// Partial says that events are known to be missing behind those that are applied: what
-	// they say may not hold any more, in what is not hidden with the worker either.
+	// Partial says that events after the applied ones are known to be missing: state outside the index, which
+	// is not hidden with the worker, may be outdated too.
 	Partial bool
-	// Lost says that events which were missing will not come: the worker describes its
-	// cache in their place, or began another life. What no description is about, and only those
-	// events would have told, is not known any more.
+	// Lost says that missing events will not arrive: the worker describes its cache instead, or started
+	// another epoch. State which only those events would have reported, and which is not part of a
+	// description, is unknown.
 	Lost bool
-	// Resync asks for Request to be sent to the worker.
+	// Resync says to send Request to the worker.
 	Resync  bool
 	Request Request
 }
 
-// Tracker follows the feeds of all workers. Who is a worker is not its affair:
-// the caller passes records of workers that it believes to exist, and calls
-// Forget when one is gone. A Tracker has one owner: no method may run beside
-// another one.
+// Tracker follows the feeds of all workers. It does not decide which workers exist: the caller passes records
+// of existing workers, and calls RemoveWorker when one is removed. A Tracker has one owner: its methods must
+// not run concurrently.
 type Tracker struct {
 	cfg    Config
 	feeds  []follower // ascending by worker
 	totals Totals
-	// sent counts the requests since opened, which begins anew after MinBackoff.
+	// sent counts the requests since opened; it restarts after MinBackoff.
 	sent   int
 	opened kv.Mono
-	// held says that nothing is asked for.
+	// held says that no requests are sent.
 	held bool
 }
 
-// follower is what is known of one worker's feed.
+// workerFeed is the state of one worker's feed.
 type follower struct {
 	worker kv.Worker
 	epoch  uint64
 	state  State
-	// next is the number after the last event applied, from which on events are
-	// wanted. seen is the number after the last event that is known of: equal in a live
-	// feed. In doubt both are the least number that a Cleared event must have to end it.
+	// next is the number after the last event applied: the first wanted event. seen is the number after the
+	// last known event; it equals next in a live feed. While resyncing both are the least number of a Cleared
+	// event which ends it.
 	next, seen uint64
-	// moved is when the repair began, was asked for first or brought something last; wanted
-	// says that it was asked for.
+	// lastProgress is when the repair started, was first requested or last received events; requested says
+	// that it was requested.
 	moved  kv.Mono
 	wanted bool
-	// hidden says that Hide was asked for and Show not yet, lost that a loss was counted
-	// and is not made good.
+	// hidden says that Hide was returned and Show not yet; lost says that a loss was counted and not yet
+	// repaired.
 	hidden, lost bool
-	repair       pacing // of requests for what is missing
-	whole        pacing // of requests for the whole cache
+	repair       pacing // for missing events
+	whole        pacing // for the whole cache
 
 	pace   pace
 	health Health // the counters and LastEvent only
 }
 
-// NewTracker returns a Tracker that knows no worker.
+// NewTracker returns a Tracker without workers.
 func NewTracker(cfg Config) (*Tracker, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -172,8 +166,7 @@ func NewTracker(cfg Config) (*Tracker, error) {
 	return &Tracker{cfg: cfg}, nil
 }
 
-// Accept judges a record that arrived at now. Time must not go backwards
-// between calls.
+// AcceptRecord judges a record which arrived at now. Time must not go backwards between calls.
 func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 	at, known := t.find(r.Worker)
 	if !known {
@@ -198,7 +191,7 @@ func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 		f.health.Duplicates++
 		return Verdict{Outcome: Duplicate}
 	case len(r.Events) == 0 && f.next < f.seen:
-		f.health.Ignored++ // a sign of life from before what is known to be missing
+		f.health.Ignored++ // sent before the events which are known to be missing
 		return Verdict{Outcome: Ignored}
 	}
 	lost := f.lost
@@ -210,8 +203,8 @@ func (t *Tracker) Accept(now kv.Mono, r *Record) Verdict {
 	return v
 }
 
-// first judges the first record of a life. drop says whether entries of an earlier
-// one may be left in the index.
+// acceptFirst judges the first record of an epoch. drop says whether the index may have entries of an earlier
+// one.
 func (t *Tracker) first(now kv.Mono, f *follower, r *Record, drop bool) Verdict {
 	if from, ok := barrier(r, f.next); ok {
 		v := t.apply(now, f, r, from)
@@ -226,11 +219,11 @@ func (t *Tracker) first(now kv.Mono, f *follower, r *Record, drop bool) Verdict 
 	return v
 }
 
-// ahead judges a record that does not continue what was applied: it is applied from its
-// Cleared event, or else what is missing before it is wanted.
+// acceptAhead judges a record which does not continue the applied events: it is applied from its Cleared
+// event, or else the missing events are requested.
 func (t *Tracker) ahead(now kv.Mono, f *follower, r *Record) Verdict {
 	if from, ok := barrier(r, f.next); ok {
-		if !f.lost { // also if it was only feared
+		if !f.lost { // also if it was only suspected
 			t.loss(f)
 		}
 		return t.described(now, f, r, from)
@@ -244,9 +237,8 @@ func (t *Tracker) ahead(now kv.Mono, f *follower, r *Record) Verdict {
 	return t.doubt(now, f, Gap)
 }
 
-// inDoubt judges a record while the worker's entries are out of the index. A
-// Cleared event older than something seen already does not count: what came after it was
-// passed over, so that it would only begin the next repair.
+// acceptResyncing judges a record while the index has no entries of the worker. A Cleared event older than an
+// event already seen does not count: later events were skipped, so it would only start the next repair.
 func (t *Tracker) inDoubt(now kv.Mono, f *follower, r *Record) Verdict {
 	if from, ok := barrier(r, f.seen); ok {
 		return t.described(now, f, r, from)
@@ -257,7 +249,7 @@ func (t *Tracker) inDoubt(now kv.Mono, f *follower, r *Record) Verdict {
 	return t.request(now, f, Ignored)
 }
 
-// described applies a record from its Cleared event.
+// applyDescription applies a record from its Cleared event.
 func (t *Tracker) described(now kv.Mono, f *follower, r *Record, from int) Verdict {
 	lost := f.lost
 	v := t.apply(now, f, r, from)
@@ -269,8 +261,8 @@ func (t *Tracker) described(now kv.Mono, f *follower, r *Record, from int) Verdi
 	return v
 }
 
-// apply has a record applied from one of its events on, after which nothing is missing
-// before its end. What was seen beyond that may still be.
+// applyFrom applies a record from one of its events on; nothing is then missing up to its end. Events after
+// it may still be missing.
 func (t *Tracker) apply(now kv.Mono, f *follower, r *Record, from int) Verdict {
 	f.next = r.next()
 	f.seen = max(f.seen, f.next)
@@ -289,25 +281,23 @@ func (t *Tracker) apply(now kv.Mono, f *follower, r *Record, from int) Verdict {
 	return v
 }
 
-// loss counts one.
+// countLoss counts a loss.
 func (t *Tracker) loss(f *follower) {
 	f.health.Gaps++
 	t.totals.Gaps++
 	f.lost = true
 }
 
-// begin starts following a life of the worker of which nothing was heard: all of its
-// events are wanted.
+// startEpoch starts following a new epoch of the worker: all of its events are wanted.
 func (f *follower) begin(now kv.Mono, epoch uint64) {
 	f.wanted = false
 	f.epoch, f.state, f.lost, f.next, f.seen, f.moved, f.pace = epoch, Repair, false, 1, 1, now, pace{}
 }
 
-// opens reports whether r may be the first record of a life.
+// isEpochStart reports whether r may be the first record of an epoch.
 func opens(r *Record) bool { return len(r.Events) > 0 && r.Events[0].Kind == kv.Cleared }
 
-// barrier returns the place of the first Cleared event of r whose sequence
-// number is at least least.
+// findCleared returns the index of the first Cleared event of r whose sequence number is at least least.
 func barrier(r *Record, least uint64) (from int, ok bool) {
 	for i := range r.Events {
 		if r.Events[i].Kind == kv.Cleared && r.First+uint64(i) >= least {

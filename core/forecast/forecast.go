@@ -1,46 +1,46 @@
-// Package forecast judges what is believed of a worker's cache by what the worker
-// reports. Cache events that are lost, or that hash otherwise than the requests do, break nothing:
-// requests are merely sent to workers that do not have what they were chosen for. That shows here.
+// Package accuracy compares the predictions about a worker's cache with what the worker reports. Cache events
+// which are lost, or which hash differently from the requests, break nothing visible: requests are only sent
+// to workers which do not have the expected blocks. This package detects that.
 package forecast
 
 const (
-	// Window is how many reports that say something a judgement is made of.
+	// Window is how many conclusive reports a rating is based on.
 	Window = 32
-	// MinBlocks is from how many blocks on a prediction, or a report, says something:
-	// the first blocks of a prompt are shared by chance.
+	// MinBlocks is the number of blocks from which a prediction, or a report, is conclusive: the first blocks
+	// of a prompt are shared by chance.
 	MinBlocks = 4
 )
 
-// Verdict is a judgement of the predictions.
+// Rating is a rating of the predictions.
 type Verdict uint8
 
-// The verdicts.
+// The ratings.
 const (
-	Open  Verdict = iota // too few reports say anything
+	Open  Verdict = iota // too few conclusive reports
 	Fair                 // nothing is wrong
-	Over                 // the worker finds less than half of what it is believed to hold
-	Blind                // the worker reuses blocks, and is never believed to hold any
+	Over                 // the worker finds less than half of what was predicted
+	Blind                // the worker reuses blocks, but none are ever predicted
 )
 
 var verdictNames = [...]string{"open", "fair", "over", "blind"}
 
-// String returns the verdict's name as tables print it.
+// String returns the rating's name as tables print it.
 func (v Verdict) String() string { return verdictNames[v] }
 
-// Record is what is remembered of one worker. The zero value is ready.
+// Record holds the latest reports of one worker. The zero value is ready.
 type Record struct {
-	hopes window // of the requests for which something was known
-	finds window // of those for which something was reported
+	hopes window // requests with a conclusive prediction
+	finds window // requests with a conclusive report
 }
 
-// pair is what was known and reported for one request, in blocks.
+// sample is what was predicted and reported for one request, in blocks.
 type pair struct{ predicted, reported int }
 
-// window is the latest pairs, with their sums.
+// sampleWindow is the latest samples, with their sums.
 type window struct {
 	ring [Window]pair
-	n    int // all that there were
-	// predicted, and met, which is the part of it that was found.
+	n    int // number of samples ever added
+	// confirmed is the part of predicted which was reported.
 	predicted, met, reported int
 }
 
@@ -55,10 +55,10 @@ func (w *window) add(p pair) {
 
 func (w *window) full() bool { return w.n >= Window }
 
-// Add takes what its worker was known to hold of one request, what it was predicted to find
-// in all, and what it reported, in blocks, and reports whether the verdict is another now.
-// What is predicted beyond what is known, because the request before had the same
-// prompt, is no promise: the two may be computed side by side.
+// AddReport adds a report: what the worker was known to hold of one request, what it was predicted to find in
+// total, and what it reported, in blocks. It reports whether the rating changed. Predictions beyond what is
+// known, because an earlier request had the same prompt, are not rated: the two prompts may be computed at
+// the same time.
 func (r *Record) Add(known, predicted, reported int) (changed bool) {
 	was := r.Verdict()
 	p := pair{known, reported}
@@ -71,7 +71,7 @@ func (r *Record) Add(known, predicted, reported int) (changed bool) {
 	return r.Verdict() != was
 }
 
-// Verdict returns the judgement by the latest reports.
+// Rating returns the rating by the latest reports.
 func (r *Record) Verdict() Verdict {
 	switch {
 	case r.hopes.full() && 2*r.hopes.met < r.hopes.predicted:
@@ -84,8 +84,8 @@ func (r *Record) Verdict() Verdict {
 	return Open
 }
 
-// Evidence returns what the verdict is made of, in blocks over Window requests: how many
-// were predicted, and how many of those, or if it is Blind of all, were found.
+// Evidence returns what the rating is based on, in blocks over Window requests: how many were predicted and
+// how many of them were found, or for Unpredicted how many were found at all.
 func (r *Record) Evidence() (predicted, found int) {
 	if r.Verdict() == Blind {
 		return 0, r.finds.reported

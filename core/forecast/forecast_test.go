@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// twin judges by all that it was ever told.
+// twin rates by all reports it ever received.
 type twin struct{ all []entry }
 
 type entry struct {
 	pair
-	guessed bool // something was predicted that was not known
+	guessed bool // something was predicted which was not known
 }
 
 func (w *twin) judge() Verdict {
@@ -42,7 +42,7 @@ func (w *twin) judge() Verdict {
 	return Open
 }
 
-// TestTwin holds the record against its twin over weathers that change.
+// TestTwin compares the record with its twin over changing conditions.
 func TestTwin(t *testing.T) {
 	seen := map[Verdict]int{}
 	for seed := range uint64(50) {
@@ -79,11 +79,11 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// TestRecord is the verdicts at their edges.
+// TestRecord checks the ratings at their boundaries.
 func TestRecord(t *testing.T) {
 	for _, tt := range []struct {
 		name             string
-		pairs            []pair // each Window times
+		pairs            []pair // each repeated Window times
 		want             Verdict
 		predicted, found int
 	}{
@@ -110,7 +110,7 @@ func TestRecord(t *testing.T) {
 	}
 	var r Record
 	for range Window - 1 {
-		r.Add(0, 9, 9) // its twin is being computed
+		r.Add(0, 9, 9) // its twin request is being computed
 		if r.Add(0, 0, 9) {
 			t.Error("a verdict of few reports")
 		}

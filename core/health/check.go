@@ -6,7 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Check states the invariants, as of now. It is for tests.
+// Check reports the first violated invariant, as of now. It is for tests.
 func (m *Machine) Check(now kv.Mono) error {
 	quarantined, waiting := 0, 0
 	for id, e := range m.workers {

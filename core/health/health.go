@@ -1,18 +1,23 @@
-// Package health tells which workers answer, from signs of life, failed calls and
-// pings, and says when to ping whom.
+// Package health decides which workers answer, from signs of life, failed calls and pings, and when to ping
+// them.
 //
-// A worker is taken to answer until a call or a ping to it fails. From then on it is
-// quarantined: it is pinged, at once and then at growing intervals, and the first
-// ping that it answers brings it back. Doubt is cheap and trust is cheap to regain, so
-// that a wrong suspicion costs some milliseconds of one worker, and a dead worker
-// costs one request one attempt. Until a ping has failed too the worker is no more
-// than suspected: a connection may break for many reasons.
+// A worker is presumed to answer until a call or a ping to it fails. Then it is quarantined: it is pinged, at
+// once and then at growing intervals, and the first ping which it answers ends the quarantine. Quarantine
+// starts and ends quickly, so a wrong suspicion takes one worker away for some milliseconds, and a dead
+// worker costs one request one attempt. Until a ping has failed too, the worker is only suspected: a
+// connection may break for many reasons.
 //
-// A worker that has answered once and is heard of otherwise is pinged only if
-// discovery is in doubt about it. What one hears through a third party ends no quarantine: it does not show that
-// the worker can be reached.
+// A worker which has answered once and sends other signs of life is pinged only if discovery does not confirm
+// it. Signs of life through a third party end no quarantine: they do not show that this process can reach the
+// worker.
 //
-// A Machine has one owner: no method may run beside another one.
+//	state                    entered by                      pings
+//	presumed to answer       SetWorkers                      first within DoubtEvery
+//	answers                  an answered ping                after silence; each DoubtEvery if unconfirmed
+//	quarantined, CallFailed  a failed call                   at once, or after the last wait
+//	quarantined, PingFailed  a missed ping                   with growing waits
+//
+// A Monitor has one owner: its methods must not run concurrently.
 package health
 
 import (
@@ -26,26 +31,26 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Config is a Machine's policy.
+// Config is the policy of a Monitor.
 type Config struct {
-	// IdleAfter is how long nothing may be heard of a worker before it is pinged.
-	// It should be no less than the interval at which workers report by themselves.
+	// IdleAfter is the silence after which a worker is pinged. It should be no less than the interval at
+	// which workers report on their own.
 	IdleAfter time.Duration
-	// BusyAfter is the same for a worker that has work, see [Machine.Expect]. It should be
-	// longer than the interval at which workers report what changes.
+	// BusyAfter is the same for a worker with outstanding work, see [Monitor.ExpectReports]. It should be
+	// longer than the interval at which workers report changes.
 	BusyAfter time.Duration
-	// DoubtEvery is how often a worker is pinged that discovery does not confirm.
+	// DoubtEvery is the interval between pings to a worker which discovery does not confirm.
 	DoubtEvery time.Duration
-	// RetryLeast and RetryMost bound the wait before a worker in quarantine is
-	// pinged again. It doubles with each ping that fails.
+	// MinRetry and MaxRetry bound the wait before a quarantined worker is pinged again. It doubles with each
+	// failed ping.
 	RetryLeast, RetryMost time.Duration
-	// Steady is how long a worker must have answered for its next quarantine to
-	// begin with a ping at once; before that the waits go on growing from where the
-	// last one ended. It holds back a worker that answers pings and fails calls.
+	// SteadyAfter is how long a worker must have answered for its next quarantine to start with an immediate
+	// ping; before that the waits continue to grow from the end of the last quarantine. It limits a worker
+	// which answers pings but fails calls.
 	Steady time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 5 s, 1 s, 1 s, 50 ms, 1 s and 10 s.
+// EnsureDefaults fills in the fields which are not set: 5 s, 1 s, 1 s, 50 ms, 1 s and 10 s.
 func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {
 		field *time.Duration
@@ -76,22 +81,22 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Worker is a worker that discovery knows.
+// Worker is a worker which discovery knows.
 type Worker struct {
 	ID    kv.WorkerID
-	Epoch uint64 // of its life; a later one is higher
-	// Confirmed says that discovery has no doubt about it.
+	Epoch uint64 // of its incarnation; a later one is larger
+	// Confirmed says that discovery confirms the worker.
 	Confirmed bool
 }
 
 // Cause is why a worker is in quarantine.
 type Cause uint8
 
-// The causes; the zero value is that of a worker that answers.
+// The causes; the zero value is for a worker which answers.
 const (
 	None       Cause = iota
-	CallFailed       // a call to it ended without its answer, and no ping yet
-	PingFailed       // a ping did
+	CallFailed       // a call to it ended without its answer; no ping has failed yet
+	PingFailed       // a ping failed
 )
 
 // String returns the cause in words.
@@ -105,49 +110,48 @@ func (c Cause) String() string {
 	return "none"
 }
 
-// Status is what is known of a worker.
+// Status is the state of a worker.
 type Status struct {
-	// Quarantined says that it has not answered since Since, because of Cause: nothing
-	// but pings must be sent to it while there is another worker, and after PingFailed
-	// nothing at all.
+	// Quarantined says that it has not answered since Since, because of Cause: only pings may be sent to it
+	// while there is another worker, and after PingFailed nothing else at all.
 	Quarantined bool
 	Since       kv.Mono
 	Cause       Cause
 }
 
-// Ping is a ping to be sent. Whoever took it from Due ends it with Answered or
-// Missed, however it went.
+// Ping is a ping to be sent. The caller of DuePings ends it with RecordAnswer or RecordMissed, whatever its
+// result.
 type Ping struct {
 	ID    kv.WorkerID
-	Epoch uint64 // of the life that it is to
-	// Number tells the pings of one machine apart.
+	Epoch uint64 // of the pinged incarnation
+	// Number distinguishes the pings of one monitor.
 	Number uint64
 }
 
-// Machine knows the health of a set of workers.
+// Monitor tracks the health of a set of workers.
 type Machine struct {
 	cfg         Config
 	workers     map[kv.WorkerID]*entry
-	queue       queue // of those that will be pinged
+	queue       queue // workers waiting for a ping
 	pings       uint64
 	quarantined int
 }
 
-// entry is one worker. It is in the queue unless a ping to it is out.
+// workerEntry is one worker. It is in the queue unless a ping to it is outstanding.
 type entry struct {
 	Worker
 	status Status
-	heard  kv.Mono       // the last sign of life
-	due    kv.Mono       // of the next ping
-	ping   uint64        // number of the one that is out; 0 for none
-	retry  time.Duration // the last wait of the last quarantine
-	back   kv.Mono       // its end
-	lapsed bool          // there was one
-	known  bool          // this life has answered a ping
+	heard  kv.Mono       // last sign of life
+	due    kv.Mono       // time of the next ping
+	ping   uint64        // number of the outstanding one; 0 for none
+	retry  time.Duration // last wait of the last quarantine
+	back   kv.Mono       // end of the last quarantine
+	lapsed bool          // there was a quarantine
+	known  bool          // this incarnation has answered a ping
 	at     int           // in the queue; -1 outside
 }
 
-// New returns a machine that knows no worker.
+// New returns a monitor without workers.
 func New(cfg Config) (*Machine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -156,10 +160,10 @@ func New(cfg Config) (*Machine, error) {
 	return &Machine{cfg: cfg, workers: map[kv.WorkerID]*entry{}}, nil
 }
 
-// Set replaces the set of workers, given in any order; of two entries for one
-// worker the later life counts. A worker that is new, or in a new life, is taken to
-// answer, but pinged within DoubtEvery even if it is heard of before: its address may
-// lead nowhere. One that is gone is forgotten. Memory is bounded by the set.
+// SetWorkers replaces the set of workers, given in any order; of two entries for one worker the larger epoch
+// counts. A worker which is new, or in a new epoch, is presumed to answer, but is pinged within DoubtEvery
+// even if signs of life arrive before: its address may be wrong. Workers which are not in the set are
+// removed, so the set bounds the memory.
 func (m *Machine) Set(now kv.Mono, workers []Worker) {
 	next := slices.Clone(workers)
 	slices.SortFunc(next, func(a, b Worker) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Epoch, a.Epoch)) })
@@ -191,7 +195,7 @@ func (m *Machine) Set(now kv.Mono, workers []Worker) {
 	m.workers = kept
 }
 
-// gone marks an entry that was forgotten.
+// removedIndex marks a removed entry.
 const gone = -2
 
 func (m *Machine) forget(e *entry) {
@@ -202,8 +206,8 @@ func (m *Machine) forget(e *entry) {
 	e.at = gone
 }
 
-// change sets the next ping of a worker of which discovery has changed its mind. It
-// puts off none of one in doubt: discovery may change its mind often.
+// reschedule sets the next ping of a worker whose confirmation changed. It never delays the ping of an
+// unconfirmed worker, because confirmation may change often.
 func (m *Machine) change(e *entry, now kv.Mono) {
 	switch {
 	case !e.Confirmed:
@@ -213,16 +217,15 @@ func (m *Machine) change(e *entry, now kv.Mono) {
 	}
 }
 
-// soon is when a worker is pinged that is new, or in doubt. Many are so together: it
-// is spread over one interval.
+// firstPingAt returns when to ping a worker which is new or unconfirmed. Many workers are so at the same
+// time: the pings are spread over one interval.
 func (m *Machine) soon(e *entry, now kv.Mono) kv.Mono {
 	return now.Add(spread(e.ID, first, m.cfg.DoubtEvery))
 }
 
-// Heard notes a sign of life of a worker other than the answer to a ping: it puts
-// off the next ping of a worker that discovery confirms, but not the first: others
-// may hear of a worker that cannot be reached from here. It ends no quarantine.
-// Signs of other lives count for nothing.
+// RecordHeard records a sign of life of a worker other than the answer to a ping. It delays the next ping of
+// a confirmed worker, but not the first one: others may hear from a worker which this process cannot reach.
+// It ends no quarantine. Signs of life from other epochs are ignored.
 func (m *Machine) Heard(now kv.Mono, id kv.WorkerID, epoch uint64) {
 	e := m.workers[id]
 	if e == nil || epoch != e.Epoch {
@@ -234,10 +237,10 @@ func (m *Machine) Heard(now kv.Mono, id kv.WorkerID, epoch uint64) {
 	}
 }
 
-// Expect tells that a worker has work, of whomever: what it reports changes, and if
-// nothing has been heard of it for BusyAfter it is pinged now. Calls to a worker that hangs
-// are noticed only by those who made them, and others avoid a worker that looks busy: they
-// would take it to answer until they call it themselves.
+// ExpectReports reports that a worker has outstanding work, from any router. Its reports then change; if it
+// has been silent for BusyAfter it is pinged now. Without this, only the callers of a hanging worker would
+// notice: other routers avoid a worker which looks busy, and would presume that it answers until they call it
+// themselves.
 func (m *Machine) Expect(now kv.Mono, id kv.WorkerID) {
 	e := m.workers[id]
 	if e == nil || e.status.Quarantined || e.ping != 0 || now.Sub(e.heard) < m.cfg.BusyAfter {
@@ -246,8 +249,8 @@ func (m *Machine) Expect(now kv.Mono, id kv.WorkerID) {
 	m.enqueue(e, min(e.due, now))
 }
 
-// Failed notes that a call to a life of a worker ended without its answer, and
-// reports whether that begins its quarantine.
+// RecordFailedCall records that a call to a worker in an epoch ended without its answer, and reports whether
+// that starts its quarantine.
 func (m *Machine) Failed(now kv.Mono, id kv.WorkerID, epoch uint64) bool {
 	e := m.workers[id]
 	if e == nil || epoch != e.Epoch || e.status.Quarantined {
@@ -257,8 +260,8 @@ func (m *Machine) Failed(now kv.Mono, id kv.WorkerID, epoch uint64) bool {
 	return true
 }
 
-// quarantine begins a quarantine. A ping that is out was sent before the failure
-// and says nothing about the time after it: it no longer counts.
+// startQuarantine starts a quarantine. An outstanding ping was sent before the failure and proves nothing
+// about the time after it, so it is ignored.
 func (m *Machine) quarantine(e *entry, now kv.Mono, why Cause) {
 	e.status = Status{Quarantined: true, Since: now, Cause: why}
 	m.quarantined++
@@ -274,13 +277,13 @@ func (m *Machine) quarantine(e *entry, now kv.Mono, why Cause) {
 	m.enqueue(e, now.Add(m.wait(e)))
 }
 
-// grow makes the wait before the next ping longer.
+// lengthenRetry makes the wait before the next ping longer.
 func (m *Machine) grow(e *entry) {
 	e.retry = min(max(2*e.retry, m.cfg.RetryLeast), m.cfg.RetryMost)
 }
 
-// Due appends to dst the pings that must be sent now, at most limit of them, those
-// that are due longest first. A worker has at most one ping out.
+// DuePings appends to dst the pings which must be sent now, at most limit of them, the longest due first. A
+// worker has at most one outstanding ping.
 func (m *Machine) Due(now kv.Mono, dst []Ping, limit int) []Ping {
 	for n := 0; n < limit && len(m.queue) > 0 && m.queue[0].due <= now; n++ {
 		e := m.queue[0]
@@ -292,7 +295,7 @@ func (m *Machine) Due(now kv.Mono, dst []Ping, limit int) []Ping {
 	return dst
 }
 
-// Next returns when Due will have a ping; ok is false if no worker waits for one.
+// Next returns when DuePings will have a ping; ok is false if no worker waits for one.
 func (m *Machine) Next() (at kv.Mono, ok bool) {
 	if len(m.queue) == 0 {
 		return 0, false
@@ -300,9 +303,8 @@ func (m *Machine) Next() (at kv.Mono, ok bool) {
 	return m.queue[0].due, true
 }
 
-// Answered ends a ping that a life of the worker answered, and reports whether
-// that changes its status: it ends the quarantine. The answer of an earlier life
-// than the one that was meant is none: the ping was missed.
+// RecordAnswer ends a ping which a worker answered in an epoch, and reports whether that ends a quarantine.
+// An answer from an earlier epoch than the pinged one counts as missed.
 func (m *Machine) Answered(now kv.Mono, p Ping, epoch uint64) bool {
 	if epoch < p.Epoch {
 		return m.Missed(now, p)
@@ -321,8 +323,7 @@ func (m *Machine) Answered(now kv.Mono, p Ping, epoch uint64) bool {
 	return was
 }
 
-// Missed ends a ping that was not answered, and reports whether that begins the
-// worker's quarantine.
+// RecordMissed ends a ping which was not answered, and reports whether that starts the worker's quarantine.
 func (m *Machine) Missed(now kv.Mono, p Ping) bool {
 	e := m.out(p)
 	switch {
@@ -338,8 +339,7 @@ func (m *Machine) Missed(now kv.Mono, p Ping) bool {
 	return false
 }
 
-// out returns the worker that p is out to, nil if p counts no longer; p is not out
-// any more.
+// takePing ends the outstanding ping p and returns its worker, or nil if p is no longer valid.
 func (m *Machine) out(p Ping) *entry {
 	e := m.workers[p.ID]
 	if e == nil || p.Number == 0 || e.ping != p.Number {
@@ -349,8 +349,7 @@ func (m *Machine) out(p Ping) *entry {
 	return e
 }
 
-// Status returns what is known of a worker; ok is false for one that Set did not
-// name.
+// StatusOf returns the state of a worker; ok is false for one which is not in the set.
 func (m *Machine) Status(id kv.WorkerID) (s Status, ok bool) {
 	e := m.workers[id]
 	if e == nil {
@@ -359,13 +358,12 @@ func (m *Machine) Status(id kv.WorkerID) (s Status, ok bool) {
 	return e.status, true
 }
 
-// Quarantined returns how many workers are in quarantine.
+// QuarantinedCount returns how many workers are in quarantine.
 func (m *Machine) Quarantined() int { return m.quarantined }
 
-// period is the time from a sign of life to the ping that the lack of another one
-// brings about. It is a little more than the configured interval, so that reports
-// at that interval are enough, and each worker has its own, so that those who are
-// heard of together are not pinged together.
+// pingInterval returns the time from a sign of life to the ping which follows if there is no other sign. It
+// is a little longer than the configured interval, so that reports at that interval suffice, and differs
+// between workers, so that workers which report at the same time are not pinged at the same time.
 func (m *Machine) period(e *entry) time.Duration {
 	d := m.cfg.IdleAfter
 	if !e.Confirmed {
@@ -374,21 +372,21 @@ func (m *Machine) period(e *entry) time.Duration {
 	return d + d/10 + spread(e.ID, later, d/5)
 }
 
-// wait is the time to the next ping of a worker in quarantine: at most its retry,
-// and not the same for all that were lost together.
+// retryDelay returns the time to the next ping of a quarantined worker: at most its retry, and different for
+// workers which were lost at the same time.
 func (m *Machine) wait(e *entry) time.Duration {
 	return e.retry - spread(e.ID, retried, e.retry/4)
 }
 
-// The uses of spread: what is the same for one of them differs for the others.
+// The uses of spreadDelay: a worker has an independent delay for each.
 const (
-	first   = iota + 1 // ping of one that is new or in doubt
-	later              // pings
+	first   = iota + 1 // first ping of a new or unconfirmed worker
+	later              // later pings
 	retried            // pings in quarantine
 )
 
-// spread returns a duration from 0 to below d that is a worker's own for one use:
-// drawn at that position of the stream of its id.
+// spreadDelay returns a duration from 0 to below d which is specific to a worker and a use: the output at
+// that position of the stream of its id.
 func spread(id kv.WorkerID, use uint64, d time.Duration) time.Duration {
 	return time.Duration(splitmix.Mix(uint64(id)+use*splitmix.Step) % uint64(max(d, 1)))
 }

@@ -11,8 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive keeps the rules in their plainest form: a list of workers that is searched
-// from end to end.
+// naive implements the rules in the plainest form: a list of workers which is searched from end to end.
 type naive struct {
 	cfg   Config
 	list  []*plain
@@ -24,7 +23,7 @@ type plain struct {
 	status Status
 	heard  kv.Mono
 	due    kv.Mono
-	out    uint64 // ping
+	out    uint64 // number of the outstanding ping
 	fails  int    // how often the wait was doubled
 	ended  kv.Mono
 	tried  bool // there was a quarantine
@@ -140,7 +139,7 @@ func (n *naive) take(now kv.Mono, limit int) []Ping {
 	return out
 }
 
-// agrees feeds random inputs in random order to a machine and to its twin.
+// agrees feeds random inputs in random order to a monitor and its twin.
 func agrees(t *rapid.T) {
 	m, err := New(Config{})
 	if err != nil {
@@ -233,7 +232,7 @@ func agrees(t *rapid.T) {
 			if got != want {
 				t.Fatalf("failed %+v: %t, want %t", w, got, want)
 			}
-			// Whatever came before: after a failure there is a quarantine, at once.
+			// In any state: after a failure there is a quarantine, at once.
 			if st, ok := m.Status(w.ID); p != nil && p.Epoch == w.Epoch && (!ok || !st.Quarantined) {
 				t.Fatalf("worker %d is trusted after a failure", w.ID)
 			}
@@ -255,8 +254,8 @@ func TestMachineAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
 
 func FuzzMachine(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
 
-// TestThousandsIdle: the pings to workers that nobody hears of are spread over
-// time, and those to workers that report are not sent at all.
+// TestThousandsIdle: the pings to silent workers are spread over time, and workers which report get no pings
+// at all.
 func TestThousandsIdle(t *testing.T) {
 	const workers = 5000
 	m, err := New(Config{})

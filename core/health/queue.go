@@ -2,8 +2,8 @@ package health
 
 import "container/heap"
 
-// queue is a heap of workers by when they are to be pinged, then by id: thousands
-// of workers are heard of several times a second each.
+// pingQueue is a heap of workers by the time of their next ping, then by id: thousands of workers send signs
+// of life several times a second each.
 type queue []*entry
 
 var _ heap.Interface = (*queue)(nil)

@@ -12,8 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time starts at 0 and stands still but for
-// "advance". Commands:
+// TestScripts runs the golden scripts. Time starts at 0 and passes only with "advance" and "run". Commands:
 //
 //	set                        lines: ID EPOCH [doubt]
 //	heard id=N epoch=N
@@ -123,14 +122,14 @@ func (s *script) set(t *testing.T, d *datadriven.TestData) {
 	s.m.Set(s.now, set)
 }
 
-// answer is the end of a ping that is out.
+// answer is the end of an outstanding ping.
 type answer struct {
 	at   kv.Mono
 	ping Ping
 	dead bool
 }
 
-// live lets time pass over workers of which some answer.
+// live lets time pass over workers, some of which answer.
 func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 	var dead []string
 	for _, a := range d.CmdArgs {

@@ -8,8 +8,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// BenchmarkChain reports what a block of a prompt costs, beside the bare hash of
-// the same bytes in the same run.
+// BenchmarkChain reports the cost of a block of a prompt, next to the bare hash of the same bytes in the same
+// run.
 func BenchmarkChain(b *testing.B) {
 	const blocks = 256
 	for _, size := range []int{16, 64, 512} {

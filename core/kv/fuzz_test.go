@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzChain: whatever the tokens, the media and the cut, the chain of a prefix is
-// the prefix of the chain, as long as no media begin in what is cut off.
+// FuzzChain: for any tokens, media and cut, the chain of a prefix is the prefix of the chain, if no media
+// start in the part which is cut off.
 func FuzzChain(f *testing.F) {
 	f.Add([]byte("0123456789abcdef0123456789abcdef"), 4, 5, uint64(42), 1, 3, uint64(7), -3, 99)
 	f.Add([]byte{}, 2, 0, uint64(0), 0, 0, uint64(0), -1<<63, 1<<63-1)
@@ -49,7 +49,7 @@ func FuzzChain(f *testing.F) {
 	})
 }
 
-// FuzzMediaHash: any text has a hash but the empty one.
+// FuzzMediaHash: any text except the empty one has a hash.
 func FuzzMediaHash(f *testing.F) {
 	f.Add("")
 	f.Add("my-image-42")

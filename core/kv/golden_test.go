@@ -10,9 +10,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The vectors of this file are also in docs/format/hash.md. They were computed with
-// the reference implementation and must never change: workers of different
-// versions, and other routers, name blocks by them.
+// The vectors in this file are also in docs/format/hash.md. They were computed with the reference
+// implementation and must never change: workers of different versions, and other routers, identify blocks by
+// them.
 
 func TestGoldenKnownVector(t *testing.T) {
 	if got := xxh3.HashSeed([]byte("test data"), Seed); got != 13226331709069118873 {

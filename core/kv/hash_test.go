@@ -10,7 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// naiveChain hashes as docs/format/hash.md says it, one byte at a time.
+// naiveChain hashes as docs/format/hash.md specifies, one byte at a time.
 func naiveChain(size int, salt Salt, tokens []Token, media []Media) (blocks []BlockHash, chain []SeqHash) {
 	seed := Seed
 	if salt.LoRA != "" {
@@ -75,7 +75,7 @@ func TestHasherAgreesWithNaive(t *testing.T) {
 		if got := h.Chain(nil, tokens, media); !slices.Equal(got, chain) {
 			t.Fatalf("seed %d: chain is %x, want %x", seed, got, chain)
 		}
-		// Block by block it is the same.
+		// Hashing block by block gives the same.
 		var parent SeqHash
 		for i := range blocks {
 			start := i * size
@@ -99,7 +99,7 @@ func TestHasherAppends(t *testing.T) {
 	}
 }
 
-// TestBigEndian: a machine of the other byte order hashes the same.
+// TestBigEndian: a big-endian machine computes the same hashes.
 func TestBigEndian(t *testing.T) {
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), 64)
 	media := []Media{{Hash: 5, Start: 3, End: 9}}
@@ -184,7 +184,7 @@ func TestBlockSizeLimits(t *testing.T) {
 	}
 }
 
-// TestFullBlocksOnly: a tail that fills no block has no hash, in blocks of any size.
+// TestFullBlocksOnly: a tail which fills no block has no hash, for any block size.
 func TestFullBlocksOnly(t *testing.T) {
 	for _, size := range []int{11, 32, 64} {
 		h := hasher(t, size, Salt{})

@@ -6,15 +6,14 @@ import (
 	"penstock/core/kv"
 )
 
-// one is how many parts a unit of a bucket has. A bucket of limit units a minute
-// gains limit parts in a microsecond, so that no part is lost to rounding.
+// partsPerUnit is the number of parts of a unit in a bucket. A bucket of limit units per minute gains limit
+// parts per microsecond, so that no part is lost to rounding.
 const one = int64(time.Minute / time.Microsecond)
 
-// deepest bounds what a bucket owes, in units: more than any prompt and its answers.
+// maxDebt bounds the debt of a bucket, in units: more than any prompt with its output.
 const deepest = 50 * Most
 
-// bucket holds up to limit units and gains as many in a minute. A limit of 0 holds
-// without end.
+// bucket holds up to limit units and gains as many per minute. A limit of 0 is unlimited.
 type bucket struct {
 	limit int64
 	level int64   // in parts
@@ -29,8 +28,8 @@ func newBucket(now kv.Mono, limit int) bucket {
 
 func (b *bucket) full() int64 { return b.limit * one }
 
-// set changes the limit. A higher one adds to what is there what it is higher by, a
-// lower one leaves what it can hold.
+// setLimit changes the limit. Raising it adds the difference to the level; lowering it cuts the level to the
+// new capacity.
 func (b *bucket) set(now kv.Mono, limit int) {
 	b.fill(now)
 	was := b.full()
@@ -38,8 +37,8 @@ func (b *bucket) set(now kv.Mono, limit int) {
 	b.level = min(b.full(), b.level+max(0, b.full()-was))
 }
 
-// fill adds what came since the last call. What is less than a microsecond waits
-// for the next.
+// refill adds what was gained since the last call. A rest of less than a microsecond is left for the next
+// call.
 func (b *bucket) fill(now kv.Mono) {
 	since := time.Duration(now - b.at)
 	if since <= 0 {
@@ -57,10 +56,10 @@ func (b *bucket) fill(now kv.Mono) {
 	b.level += micros * b.limit
 }
 
-// has reports whether n units are there.
+// hasUnits reports whether n units are available.
 func (b *bucket) has(n int) bool { return b.limit == 0 || b.level >= int64(n)*one }
 
-// take removes n units, whether they are there or not.
+// takeUnits removes n units, even if they are not available.
 func (b *bucket) take(n int) {
 	if b.limit == 0 || n <= 0 {
 		return
@@ -68,11 +67,10 @@ func (b *bucket) take(n int) {
 	b.level = max(-deepest*one, b.level-min(int64(n), deepest)*one)
 }
 
-// longest bounds what a wait is said to be.
+// maxWait bounds the reported wait.
 const longest = 24 * time.Hour
 
-// until is how long it takes from the last fill until n units, at most the limit,
-// are there; longest if it takes longer.
+// waitFor returns how long after the last refill n units, at most the limit, are available; at most maxWait.
 func (b *bucket) until(n int) time.Duration {
 	if b.has(n) {
 		return 0

@@ -1,11 +1,9 @@
-// Package limit keeps account of what a client may use: requests and tokens in a
-// minute, and requests at once.
+// Package limit accounts for what a client may use: requests and tokens per minute, and concurrent requests.
 //
-// The first two are token buckets: full at first, filled evenly within a minute,
-// so that after a pause a minute's worth may come at once. Tokens of a request are
-// known only after it was let in, so their bucket may fall below zero, and nothing
-// more is let in until it has recovered: a client gets what it may over time, and
-// is never refused for the size of one request.
+// The first two are token buckets: full at first and refilled evenly over a minute, so that after a pause a
+// minute's worth may come at once. The tokens of a request are known only after it was admitted, so their
+// bucket may become negative, and nothing more is admitted until it has recovered: a client gets its rate
+// over time, and is never refused because of the size of one request.
 package limit
 
 import (
@@ -15,17 +13,17 @@ import (
 	"penstock/core/kv"
 )
 
-// Limits are what one account may use; 0 is no limit.
+// Limits are what one account may use; 0 is unlimited.
 type Limits struct {
 	RequestsPerMinute int
-	TokensPerMinute   int // of prompts and of answers
-	MaxInflight       int // requests at once
+	TokensPerMinute   int // of prompts and outputs
+	MaxInflight       int // concurrent requests
 }
 
-// Most bounds each limit: far beyond any fleet, and far from the end of the numbers.
+// MaxLimit bounds each limit: far more than any fleet needs, and far from an integer overflow.
 const Most = 1_000_000_000
 
-// Validate reports the first limit that cannot be.
+// Validate reports the first invalid limit.
 func (l *Limits) Validate() error {
 	for _, f := range [...]struct {
 		name string
@@ -42,10 +40,10 @@ func (l *Limits) Validate() error {
 	return nil
 }
 
-// Kind names a limit.
+// LimitKind identifies a limit.
 type Kind uint8
 
-// The kinds. None is that of a verdict that lets a request in.
+// The kinds. None is for an admitted request.
 const (
 	None Kind = iota
 	Requests
@@ -55,21 +53,20 @@ const (
 
 var kindNames = [...]string{None: "none", Requests: "requests_per_minute", Tokens: "tokens_per_minute", Inflight: "max_inflight"}
 
-// String returns the name that the limit has in files and metrics.
+// String returns the limit's name in files and metrics.
 func (k Kind) String() string { return kindNames[k] }
 
-// Verdict says whether a request may come in.
+// Admission says whether a request is admitted.
 type Verdict struct {
-	// Over is the limit that does not allow it; None lets it in.
+	// Exceeded is the limit which does not allow the request; None admits it.
 	Over Kind
-	// Wait is how long until that limit allows it again, at most a day; 0 is not
-	// known, since it depends on when others end.
+	// Wait is how long until that limit allows it again, at most a day; 0 is unknown, because it depends on
+	// the end of other requests.
 	Wait time.Duration
 }
 
-// Account is what one client has used. It has one owner: no method may run beside
-// another one. Times come from one clock and do not go back; one that does counts
-// as the latest.
+// Account is what one client has used. It has one owner: its methods must not run concurrently. Times come
+// from one clock and should not go backwards; an earlier time counts as the latest one.
 type Account struct {
 	limits   Limits
 	requests bucket
@@ -77,20 +74,19 @@ type Account struct {
 	inflight int
 }
 
-// New returns an account that has used nothing.
+// New returns an unused account.
 func New(now kv.Mono, l Limits) *Account {
 	return &Account{limits: l, requests: newBucket(now, l.RequestsPerMinute), tokens: newBucket(now, l.TokensPerMinute)}
 }
 
-// Set changes the limits. What was used stays used.
+// SetLimits changes the limits. What was used stays used.
 func (a *Account) Set(now kv.Mono, l Limits) {
 	a.limits = l
 	a.requests.set(now, l.RequestsPerMinute)
 	a.tokens.set(now, l.TokensPerMinute)
 }
 
-// Enter lets a request in, until Leave, or says why not. A request that is refused
-// uses nothing.
+// Admit admits a request, until Release, or says why not. A refused request uses nothing.
 func (a *Account) Enter(now kv.Mono) Verdict {
 	a.requests.fill(now)
 	a.tokens.fill(now)
@@ -107,19 +103,19 @@ func (a *Account) Enter(now kv.Mono) Verdict {
 	return Verdict{}
 }
 
-// Leave ends a request that was let in.
+// Release ends an admitted request.
 func (a *Account) Leave() { a.inflight-- }
 
-// Spend counts n tokens, also of a request that has left.
+// SpendTokens counts n tokens, also of a request which was released.
 func (a *Account) Spend(now kv.Mono, n int) {
 	a.tokens.fill(now)
 	a.tokens.take(n)
 }
 
-// Inflight is how many requests are in.
+// Inflight returns how many requests are admitted and not released.
 func (a *Account) Inflight() int { return a.inflight }
 
-// Check states what always holds.
+// Check reports the first violated invariant.
 func (a *Account) Check() error {
 	switch {
 	case a.inflight < 0:

@@ -9,8 +9,8 @@ import (
 	"penstock/core/kv"
 )
 
-// twin is an account that remembers everything: at every question it runs through
-// all that happened, in exact arithmetic.
+// twin is an account which remembers everything: for every call it replays all that happened, in exact
+// arithmetic.
 type twin struct {
 	limits   Limits
 	from     kv.Mono
@@ -24,7 +24,7 @@ type use struct {
 	n  int64
 }
 
-// level is what a bucket that was full at from holds at now.
+// level returns the level at now of a bucket which was full at from.
 func level(limit int, from, now kv.Mono, uses []use) *big.Rat {
 	full := big.NewRat(int64(limit), 1)
 	have, last := new(big.Rat).Set(full), from
@@ -59,8 +59,8 @@ func (w *twin) enter(now kv.Mono) Kind {
 	return None
 }
 
-// TestAgainstTwin holds an account to its twin: the same is let in, at the same
-// times, and who waits as long as told is let in then and not a microsecond before.
+// TestAgainstTwin compares an account with its twin: they admit the same requests at the same times, and a
+// request which waits for the reported time is admitted then and not a microsecond before.
 func TestAgainstTwin(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -111,8 +111,7 @@ func TestAgainstTwin(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostToRounding: a bucket that is looked at all the time is as full as
-// one that is not.
+// TestNothingIsLostToRounding: a bucket which is refilled all the time is as full as one which is not.
 func TestNothingIsLostToRounding(t *testing.T) {
 	for _, limit := range []int{1, 7, 60, 999_983, Most} {
 		a := New(0, Limits{TokensPerMinute: limit})
@@ -145,7 +144,7 @@ func TestExtremes(t *testing.T) {
 	}
 	b := New(0, Limits{TokensPerMinute: 1})
 	b.Spend(0, 1<<62)
-	for _, now := range []kv.Mono{-5, late} { // a clock that goes back stands still
+	for _, now := range []kv.Mono{-5, late} { // a clock which goes back counts as stopped
 		if v := b.Enter(now); v.Over != Tokens || v.Wait != longest {
 			t.Errorf("at %d: %+v", now, v)
 		}
@@ -164,7 +163,7 @@ func errorsOf(all ...*Account) error {
 	return nil
 }
 
-// TestSet: new limits hold at once and forgive nothing that counts.
+// TestSet: new limits apply at once, and what was used stays used.
 func TestSet(t *testing.T) {
 	a := New(0, Limits{RequestsPerMinute: 10})
 	for range 10 {
@@ -181,7 +180,7 @@ func TestSet(t *testing.T) {
 		{Limits{RequestsPerMinute: 5}, Requests},
 		{Limits{MaxInflight: 11}, Inflight},
 		{Limits{}, None},
-		{Limits{RequestsPerMinute: 1}, None}, // there was no account of requests
+		{Limits{RequestsPerMinute: 1}, None}, // requests were not limited before
 		{Limits{RequestsPerMinute: 1}, Requests},
 	} {
 		a.Set(0, step.l)

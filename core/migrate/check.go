@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Check states the invariants. It is for tests.
+// Check reports the first violated invariant. It is for tests.
 func (m *Machine) Check() error {
 	seen := map[kv.WorkerID]bool{}
 	for _, f := range m.failures {

@@ -1,29 +1,32 @@
-// Package migrate decides how one task moves from worker to worker: who may be
-// asked next, when, and when nobody any more.
+// Package migrate decides how one task moves from worker to worker: which workers may be tried next, when,
+// and when to give up.
 //
-// The first further attempt comes at once: most failures are one worker's, and every
-// stream of it waits. So does one after an attempt that brought tokens. Those that
-// follow wait longer and longer. A worker that failed in the life that it is in is
-// not asked again while there is another; when there is none, it is after Reprieve,
-// unless it leaves. A task that has lost its worker waits for the next within
+// The first further attempt is immediate: most failures affect one worker, and all its streams wait. An
+// attempt after one which produced tokens is immediate too. Later ones wait longer and longer. A worker which
+// failed in its present epoch is not tried again while there is another; when there is none, it may be after
+// Reprieve, unless it is shutting down. A task which has lost its worker waits for the next one within
 // bounds, since its client has been promised an answer.
 //
-// A worker that rules the request out by itself, while another may take it, has not failed: the task goes on elsewhere
-// without a wait, and is not bound by it.
+// A worker which rules the request out by itself, while another may take it, has not failed: the task goes
+// elsewhere without a wait, and is not bound by it.
 //
-// An engine that works and fails on a request may do so because of the request. The
-// task is tried elsewhere; the same words at the same place, or the last failure
-// that is made good, are the task's answer.
+// A working engine may fail on a request because of the request. The task is tried elsewhere; the same error
+// message at the same position, or a failure beyond the limit, is the task's answer.
 //
-// Nothing but the bounds of Config limits further attempts; there is no budget that
-// tasks share. When half of the workers die at once each of their streams needs one
-// further attempt, and a budget would make of the ones it refuses the failures that
-// migration is there to hide. A storm is held down by what each task may do: so many
-// failures, spaced; waiting that calls nobody; and no second call to a worker that
+// Only the bounds of Config limit further attempts; tasks do not share a budget. When half of the workers die
+// at once each of their streams needs one further attempt, and a budget would turn the attempts it refuses
+// into the failures which migration should hide. A retry storm is limited by what each task may do: a bounded
+// number of failures, with growing waits; waits which call no worker; and no second call to a worker which
 // failed while there is another.
 //
-// A Machine has one owner: no method may run beside another one. It is
-// deterministic: the same seed and the same calls give the same steps.
+// A Planner has one owner: its methods must not run concurrently. It is deterministic: the same seed and the
+// same calls give the same steps.
+//
+//	step     followed by
+//	Try      HandleNoWorker or HandleFailure, unless the task is over
+//	Pause    Next, after the wait
+//	Await    Next, after the wait or WorkersChanged
+//	GiveUp   nothing
 package migrate
 
 import (
@@ -36,12 +39,12 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Reprieve is how long after its failure a worker may be tried again when there is
-// no other. A router that has found it not to answer does not offer it.
+// Reprieve is how long after its failure a worker may be tried again when there is no other. A router which
+// has found that it does not answer does not offer it.
 const Reprieve = 500 * time.Millisecond
 
-// The pace of further attempts, and how often the router is asked while it has no
-// worker. What can be seen coming, a change of the set of workers, ends a wait at once.
+// The waits between further attempts, and between questions to the router while it has no worker. A change of
+// the set of workers ends a wait at once.
 const (
 	leastPace, mostPace = 20 * time.Millisecond, time.Second
 	leastPoll, mostPoll = 10 * time.Millisecond, 500 * time.Millisecond
@@ -52,19 +55,18 @@ const defaultAttempts = 64
 
 // Config bounds what is done for one task.
 type Config struct {
-	// Limit is how many failures are made good. Workers that leave as planned or rule the task out do not
-	// count, nor do those that have no room while the task may wait. None if
-	// negative.
+	// MaxFailures is how many failures are followed by another attempt; none if negative. Workers which shut
+	// down as planned or rule the task out do not count, nor do workers without room while the task may wait.
 	Limit int
-	// Attempts bounds all attempts, whatever they count. Default 64.
+	// MaxAttempts bounds all attempts, whether they count or not. Default 64.
 	Attempts int
-	// Wait is how long a task that lost its worker waits for another while there is
-	// none, anew after each attempt that brought tokens. None if negative.
+	// MaxWait is how long a task which lost its worker waits for another while there is none, starting again
+	// after each attempt which produced tokens. None if negative.
 	Wait time.Duration
-	// FirstWait is how long a task that never had a worker waits while there is
-	// none. One that is refused for lack of room does not.
+	// FirstWait is how long a task which never had a worker waits while there is none. A task which is
+	// refused for lack of room does not wait.
 	FirstWait time.Duration
-	// Pinned is for a task that no other worker may go on with.
+	// Pinned says that no other worker may continue the task.
 	Pinned bool
 }
 
@@ -73,34 +75,34 @@ type Action uint8
 
 // The actions.
 const (
-	// Try asks the router for a worker that is none of Exclude and makes an attempt
-	// there. It is followed by NoWorker or Failed, unless the task is over.
+	// Try says to ask the router for a worker which is not in Exclude and to make an attempt there.
+	// HandleNoWorker or HandleFailure follows, unless the task is over.
 	Try Action = iota
-	// Pause waits for For, whatever happens. It is followed by Next.
+	// Pause says to wait for Wait, in any case. Next follows.
 	Pause
-	// Await waits for For, or until the set of workers changes. It is followed by
-	// Next, after News in the second case.
+	// Await says to wait for Wait, or until the set of workers changes. Next follows, in the second case
+	// after WorkersChanged.
 	Await
-	// GiveUp ends the task, because of Why.
+	// GiveUp ends the task, because of Reason.
 	GiveUp
 )
 
-// Reason is why a task is given up.
+// GiveUpReason is why a task is given up.
 type Reason uint8
 
-// The reasons; the zero value is that of a task that goes on.
+// The reasons; the zero value is for a task which goes on.
 const (
 	Hopeful   Reason = iota
-	Refused          // it never had a worker: what the router says stands
-	Final            // the last attempt failed in a way that no worker makes good
-	Pinned           // the worker that it is pinned to failed
-	Exhausted        // failures, attempts or patience are used up
+	Refused          // it never had a worker: the router's answer is the result
+	Final            // another worker would not help after the last failure
+	Pinned           // the worker to which it is pinned failed
+	Exhausted        // failures, attempts or waiting time are used up
 )
 
 // Step is what to do next.
 type Step struct {
 	Do Action
-	// Exclude are the workers not to try. It is valid until the next call.
+	// Exclude are the workers which must not be tried. It is valid until the next call.
 	Exclude []kv.WorkerID
 	For     time.Duration
 	Why     Reason
@@ -119,47 +121,46 @@ func (s Step) String() string {
 	return "give up: " + [...]string{"hopeful", "refused", "final", "pinned", "exhausted"}[s.Why]
 }
 
-// Lives returns the life that a worker is in now; known is false for one that is
-// not registered.
+// EpochLookup returns the present epoch of a worker; known is false for one which is not registered.
 type Lives func(kv.WorkerID) (epoch uint64, known bool)
 
-// Failure is the end of an attempt that did not complete the task.
+// Failure is the end of an attempt which did not complete the task.
 type Failure struct {
 	Worker kv.WorkerID
-	Epoch  uint64 // of the life in which it was tried; 0 if not known
+	Epoch  uint64 // epoch in which it was tried; 0 if unknown
 	Code   fault.Code
-	// Tokens is how many of the task's tokens are out in all.
+	// Tokens is how many of the task's tokens were sent in total.
 	Tokens int
-	// Words are what an engine said that failed on the request, see
-	// [fault.EngineError]; they are compared and not kept beyond the next failure.
+	// Message is the message of an engine which failed on the request, see [fault.EngineError]; it is
+	// compared, and kept only until the next failure.
 	Words string
 }
 
-// failure is a worker's last one.
+// workerFailure is the last failure of a worker.
 type failure struct {
 	worker kv.WorkerID
 	epoch  uint64
-	never  bool // it is not tried again: it leaves as planned, or rules the task out
+	never  bool // it is not tried again: it shuts down as planned, or rules the task out
 	at     kv.Mono
 }
 
-// Machine is the account of one task on its way from worker to worker.
+// Planner is the state of one task on its way from worker to worker.
 type Machine struct {
 	cfg      Config
-	failures []failure     // by worker, the last of each
-	excluded []kv.WorkerID // in the step that is out
-	tried    int           // attempts that failed
-	counted  int           // those of them that count against the limit
-	tokens   int           // that are out
-	// onRequest says that the last failure was a working engine's on the request, and
-	// words what the engine said.
+	failures []failure     // the last one of each worker
+	excluded []kv.WorkerID // in the outstanding step
+	tried    int           // failed attempts
+	counted  int           // number of them which count against the limit
+	tokens   int           // sent
+	// onRequest says that in the last failure a working engine failed on the request; message is what it
+	// reported.
 	onRequest bool
 	words     string
-	// bound says that the task has had a worker that failed it or left, so that it is
-	// worth waiting for the next.
+	// bound says that the task had a worker which failed or shut down, so that it is worth waiting for the
+	// next.
 	bound bool
-	// waited is how long it has waited since it was bound or got tokens, but for the
-	// wait in progress, if there is one, which began at since.
+	// waited is how long the task has waited since it was bound or got tokens, without the wait in progress,
+	// if any, which started at since.
 	waited  time.Duration
 	waiting bool
 	since   kv.Mono
@@ -167,8 +168,8 @@ type Machine struct {
 	poll    pace
 }
 
-// New returns the machine of a task that has not been tried. The seed spreads the
-// waits of tasks that failed together.
+// New returns the planner of a task which has not been tried. The seed spreads the waits of tasks which
+// failed at the same time.
 func New(cfg Config, seed uint64) *Machine {
 	if cfg.Attempts == 0 {
 		cfg.Attempts = defaultAttempts
@@ -180,15 +181,15 @@ func New(cfg Config, seed uint64) *Machine {
 	}
 }
 
-// Tried returns how many attempts have failed.
+// FailedAttempts returns how many attempts have failed.
 func (m *Machine) Tried() int { return m.tried }
 
-// News says that the set of workers has changed: what was waited for may be there,
-// or the router may hear of it a moment later.
+// WorkersChanged records that the set of workers has changed: a suitable worker may be there, or the router
+// may learn of it a moment later.
 func (m *Machine) News() { m.poll.reset() }
 
-// Next begins the task, or goes on after a Pause or an Await. It always says Try,
-// with all excluded that failed in the life that they are in now.
+// Next starts the task, or continues after a Pause or an Await. It always returns Try, excluding all workers
+// which failed in their present epoch.
 func (m *Machine) Next(now kv.Mono, lives Lives) Step {
 	if m.waiting {
 		m.waiting = false
@@ -203,8 +204,8 @@ func (m *Machine) Next(now kv.Mono, lives Lives) Step {
 	return Step{Do: Try, Exclude: m.excluded}
 }
 
-// NoWorker says that the router has none, and by which code it says so. Those that
-// have their reprieve are tried then, if any; else the task waits, or ends.
+// HandleNoWorker records that the router has no worker, with the code of its answer. Failed workers past
+// their Reprieve are tried then, if any; else the task waits, or ends.
 func (m *Machine) NoWorker(now kv.Mono, code fault.Code) Step {
 	if m.spare(now) {
 		return Step{Do: Try, Exclude: m.excluded}
@@ -220,8 +221,8 @@ func (m *Machine) NoWorker(now kv.Mono, code fault.Code) Step {
 	return m.giveUp(Exhausted)
 }
 
-// giveUp ends the task. Where an engine failed on it last, its words are the answer, whatever else keeps
-// the task from another attempt.
+// giveUp ends the task. If the last failure was an engine's on the request, its message is the answer, even
+// if another reason prevents a further attempt.
 func (m *Machine) giveUp(why Reason) Step {
 	if m.onRequest {
 		why = Final
@@ -229,8 +230,8 @@ func (m *Machine) giveUp(why Reason) Step {
 	return Step{Do: GiveUp, Why: why}
 }
 
-// spare excludes no more than those that must not be tried even if there is no other,
-// and reports whether these are fewer than before.
+// readmitFailed removes from the excluded workers those past their Reprieve, and reports whether there were
+// any.
 func (m *Machine) spare(now kv.Mono) bool {
 	before := len(m.excluded)
 	for _, f := range m.failures {
@@ -241,7 +242,7 @@ func (m *Machine) spare(now kv.Mono) bool {
 	return len(m.excluded) < before
 }
 
-// patience is how long the task waits in all while there is no worker.
+// waitLimit is how long the task waits in total while there is no worker.
 func (m *Machine) patience(code fault.Code) time.Duration {
 	switch {
 	case m.bound:
@@ -252,7 +253,7 @@ func (m *Machine) patience(code fault.Code) time.Duration {
 	return 0
 }
 
-// Failed says that an attempt failed, and how.
+// HandleFailure records that an attempt failed, and how.
 func (m *Machine) Failed(now kv.Mono, f Failure) Step {
 	same := m.repeats(f)
 	m.note(now, f)
@@ -272,16 +273,16 @@ func (m *Machine) Failed(now kv.Mono, f Failure) Step {
 	return Step{Do: Pause, For: m.pace.nextButFirst()}
 }
 
-// Movable reports whether a task goes on at another worker after a failure of a code.
+// CanMigrate reports whether a task continues at another worker after a failure with a code.
 func Movable(code fault.Code) bool { return code.Class().Retryable || code == fault.EngineError }
 
-// repeats reports whether an engine says of the request what another one, or itself,
-// said before, and no token came between.
+// repeatsMessage reports whether an engine reports the same message for the request as the last one, without
+// a token in between.
 func (m *Machine) repeats(f Failure) bool {
 	return f.Code == fault.EngineError && m.onRequest && f.Words == m.words && f.Tokens <= m.tokens
 }
 
-// note keeps the books of a failure.
+// recordFailure records a failure.
 func (m *Machine) note(now kv.Mono, f Failure) {
 	m.tried++
 	m.poll.reset()
@@ -300,9 +301,8 @@ func (m *Machine) note(now kv.Mono, f Failure) {
 	m.bound = bound
 }
 
-// elsewhere reports whether a worker says with a code that the task belongs to another one.
+// belongsElsewhere reports whether a worker's code says that another worker should take the task.
 func elsewhere(code fault.Code) bool { return code == fault.Draining || code == fault.Ineligible }
 
-// refusal reports whether a worker, or the router for all of them, had no room:
-// nothing is wrong with it.
+// isRefusal reports whether a worker, or the router for all of them, had no room: nothing is wrong with it.
 func refusal(code fault.Code) bool { return code == fault.Overloaded || code == fault.Limited }

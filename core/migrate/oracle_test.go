@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive remembers all that happened to a task and reads every answer off it anew.
+// naive remembers everything that happened to a task and recomputes every answer from it.
 type naive struct {
 	cfg      Config
 	failures []failed
@@ -23,7 +23,7 @@ type failed struct {
 	at kv.Mono
 }
 
-// wait is an Await that is over.
+// wait is an Await which is over.
 type wait struct {
 	failures int // before it
 	took     time.Duration
@@ -38,7 +38,7 @@ func (n *naive) last() map[kv.WorkerID]failed {
 	return all
 }
 
-// excluded are the workers that failed in the life that they are in.
+// excluded returns the workers which failed in their present epoch.
 func (n *naive) excluded(lives Lives) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for id, f := range n.last() {
@@ -50,7 +50,7 @@ func (n *naive) excluded(lives Lives) []kv.WorkerID {
 	return ids
 }
 
-// barred are those of the excluded that have no reprieve.
+// barred returns the excluded workers which are not past their reprieve.
 func (n *naive) barred(now kv.Mono, excluded []kv.WorkerID) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for _, id := range excluded {
@@ -61,7 +61,7 @@ func (n *naive) barred(now kv.Mono, excluded []kv.WorkerID) []kv.WorkerID {
 	return ids
 }
 
-// out is how many tokens were out after the first so many failures.
+// out returns how many tokens were sent after the first n failures.
 func (n *naive) out(failures int) int {
 	most := 0
 	for _, f := range n.failures[:failures] {
@@ -70,15 +70,15 @@ func (n *naive) out(failures int) int {
 	return most
 }
 
-// bound reports whether the task had lost a worker after so many failures.
+// bound reports whether the task had lost a worker after the given number of failures.
 func (n *naive) bound(failures int) bool {
 	return n.out(failures) > 0 || slices.ContainsFunc(n.failures[:failures], func(f failed) bool {
 		return f.Code != fault.Overloaded && f.Code != fault.Limited && f.Code != fault.Ineligible
 	})
 }
 
-// waited is how long the task had waited, after so many failures, since the last of
-// them that brought tokens or was its first loss.
+// waited returns how long the task had waited, after the given number of failures, since the last of them
+// which produced tokens or was its first loss.
 func (n *naive) waited(failures int) time.Duration {
 	from := failures
 	for from > 0 && n.out(from) == n.out(from-1) && n.bound(from) == n.bound(from-1) {
@@ -99,7 +99,7 @@ func (n *naive) counts(i int) bool {
 	case fault.Draining, fault.Ineligible:
 		return false
 	case fault.Overloaded, fault.Limited:
-		// The wait before it, not that after it.
+		// The wait before it, not the one after it.
 		before := *n
 		before.waits = slices.DeleteFunc(slices.Clone(n.waits), func(w wait) bool { return w.failures > i })
 		return !n.bound(i+1) || before.waited(i+1) >= n.cfg.Wait
@@ -117,7 +117,7 @@ func (n *naive) counted() int {
 	return all
 }
 
-// patience is how long the task may wait at most, as things are.
+// patience returns the longest wait of the task in its present state.
 func (n *naive) patience(code fault.Code) time.Duration {
 	tried := len(n.failures)
 	switch {
@@ -131,8 +131,8 @@ func (n *naive) patience(code fault.Code) time.Duration {
 	return 0
 }
 
-// repeated reports whether the last two failures are of engines that say the same of the
-// request, at one place.
+// repeated reports whether the last two failures are of engines which report the same message for the
+// request, at one position.
 func (n *naive) repeated() bool {
 	last := len(n.failures) - 1
 	if last < 1 {
@@ -142,7 +142,7 @@ func (n *naive) repeated() bool {
 	return a.Code == fault.EngineError && b.Code == a.Code && b.Words == a.Words && n.out(last+1) == n.out(last)
 }
 
-// unless is why, unless an engine said of the request last what is wrong.
+// unless returns why, or Final if the last failure was an engine's on the request.
 func (n *naive) unless(why Reason) Reason {
 	if last := len(n.failures) - 1; last >= 0 && n.failures[last].Code == fault.EngineError {
 		return Final
@@ -150,7 +150,7 @@ func (n *naive) unless(why Reason) Reason {
 	return why
 }
 
-// afterFailure is what must follow the last failure.
+// afterFailure returns the action which must follow the last failure.
 func (n *naive) afterFailure() (Action, Reason) {
 	f := n.failures[len(n.failures)-1]
 	switch {
@@ -166,11 +166,11 @@ func (n *naive) afterFailure() (Action, Reason) {
 	return Pause, Hopeful
 }
 
-// fleet is the workers and the router that a task meets.
+// fleet is the workers and the router of a task.
 type fleet struct {
 	now   kv.Mono
 	lives map[kv.WorkerID]uint64
-	out   int // tokens
+	out   int // tokens sent
 }
 
 const workers = 5
@@ -184,7 +184,7 @@ func (w *fleet) advance(t *rapid.T) {
 	w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{1, 7, 90, 600, 60000}).Draw(t, "ms")) * time.Millisecond)
 }
 
-// change lets a worker come, go, or come back.
+// change adds, removes or restarts a worker.
 func (w *fleet) change(t *rapid.T) {
 	id := kv.WorkerID(rapid.IntRange(1, workers).Draw(t, "changes"))
 	if epoch := rapid.Uint64Range(0, 3).Draw(t, "epoch"); epoch > 0 {
@@ -194,7 +194,7 @@ func (w *fleet) change(t *rapid.T) {
 	}
 }
 
-// moves carries one task through a fleet that does as it likes, to its end.
+// moves runs one task through a fleet which changes at random, to its end.
 func moves(t *rapid.T) {
 	ms := func(name string, most int) time.Duration {
 		return time.Duration(rapid.SampledFrom([]int{-1, most / 20, most}).Draw(t, name)) * time.Millisecond
@@ -284,7 +284,7 @@ func moves(t *rapid.T) {
 				short = 0
 			}
 		case Pause:
-			// At once after tokens and after what does not count; then longer and longer.
+			// Immediate after tokens and after failures which do not count; then longer and longer.
 			i := len(n.failures) - 1
 			switch {
 			case !n.counts(i):
@@ -321,13 +321,12 @@ func moves(t *rapid.T) {
 	t.Fatal("it does not end")
 }
 
-// TestMachineAgreesWithNaiveTwin also shows that every path ends, and that nothing
-// but the arguments decides.
+// TestMachineAgreesWithNaiveTwin also shows that every task ends, and that only the arguments decide.
 func TestMachineAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, moves) }
 
 func FuzzMachine(f *testing.F) { f.Fuzz(rapid.MakeFuzz(moves)) }
 
-// TestSeedsDiffer: tasks that failed together do not return together.
+// TestSeedsDiffer: tasks which failed at the same time do not retry at the same time.
 func TestSeedsDiffer(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for seed := range uint64(100) {

@@ -6,12 +6,11 @@ import (
 	"penstock/core/splitmix"
 )
 
-// pace makes each wait twice the last one, from least to most, and up to a half
-// more that differs from task to task, so that those who failed together do not
-// return together.
+// waitBackoff doubles each wait, from least to most, and adds up to a half which differs between tasks, so
+// that tasks which failed at the same time do not retry at the same time.
 type pace struct {
 	least, most time.Duration
-	last        time.Duration // without what differs; 0 before the first
+	last        time.Duration // without the random part; 0 before the first
 	begun       bool
 	draw        splitmix.Source
 }
@@ -21,7 +20,7 @@ func (p *pace) next() time.Duration {
 	return p.last + time.Duration(p.draw.Next()%uint64(p.last/2+1))
 }
 
-// nextButFirst is next, but no wait at all the first time.
+// nextAfterFirst is nextWait, but without a wait the first time.
 func (p *pace) nextButFirst() time.Duration {
 	if !p.begun {
 		p.begun = true

@@ -13,8 +13,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time starts at 0 with each task and passes as
-// the steps say, and with "advance". Commands:
+// TestScripts runs the golden scripts. Time starts at 0 with each task and passes as the steps require, and
+// with "advance". Commands:
 //
 //	new [limit=N] [attempts=N] [wait=D] [first-wait=D] [pinned]
 //	lives                  lines: WORKER EPOCH, of those that are registered
@@ -93,7 +93,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// step says what the step says and does what it can of it.
+// step prints a step, and executes it as far as possible.
 func (s *script) step(step Step) string {
 	out := fmt.Sprintf("%v: %v\n", time.Duration(s.now), step)
 	if step.Do == Pause {
@@ -103,7 +103,7 @@ func (s *script) step(step Step) string {
 	return out
 }
 
-// alone is a router without workers.
+// alone simulates a router without workers.
 func (s *script) alone(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	end := s.now.Add(duration(t, d, "for"))
@@ -132,7 +132,7 @@ func duration(t *testing.T, d *datadriven.TestData, arg string) time.Duration {
 	return v
 }
 
-// code is the argument of that name; unavailable without it.
+// code returns the code argument; the default is unavailable.
 func code(t *testing.T, d *datadriven.TestData) fault.Code {
 	name := fault.Unavailable.String()
 	d.MaybeScanArgs(t, "code", &name)

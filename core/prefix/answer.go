@@ -8,7 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Run is the set of workers that hold exactly Depth leading blocks.
+// Run is the set of workers which hold exactly Depth leading blocks.
 type Run struct {
 	Depth   int
 	Workers Set
@@ -43,8 +43,8 @@ func (s Set) All() iter.Seq[kv.Worker] {
 	}
 }
 
-// Runs returns, deepest first, who holds how much of the prompt when tiers up to t count.
-// Workers that hold nothing are in no run. What it returns is valid until the next call.
+// DepthRuns returns, deepest first, which workers hold how many blocks of the prompt when tiers up to t
+// count. Workers which hold nothing are in no run. The result is valid until the next call.
 func (m *Match) Runs(t kv.Tier) []Run {
 	m.runs = m.runs[:0]
 	if m.n == 0 {
@@ -57,17 +57,16 @@ func (m *Match) Runs(t kv.Tier) []Run {
 	return m.runs
 }
 
-// columns are what AppendOverlaps gathers, by the rank of workers: so the answer is in
-// order without being sorted. All is 0 between calls.
+// overlapColumns are what AppendOverlaps gathers, indexed by the rank of workers, so that the answer is
+// ordered without sorting. All values are 0 between calls.
 type columns struct {
-	present              []uint64 // the ranks of those in the answer
+	present              []uint64 // ranks of the workers in the answer
 	depth                [kv.Tiers][]int32
 	attachable, labelled []int32
 }
 
-// AppendOverlaps appends to dst, ordered by worker, the overlap of each worker that holds
-// or can attach at least the first block. It costs some steps for each of them, and for
-// each 64 workers that there are.
+// AppendOverlaps appends to dst, ordered by worker, the overlap of each worker which holds or can attach at
+// least the first block. It takes a few steps for each of them, and for each 64 known workers.
 func (m *Match) AppendOverlaps(dst []kv.Overlap) []kv.Overlap {
 	if m.n == 0 {
 		return dst
@@ -103,7 +102,7 @@ func (m *Match) AppendOverlaps(dst []kv.Overlap) []kv.Overlap {
 	return dst
 }
 
-// take returns the overlap of the worker of a rank, and leaves zeros.
+// takeOverlap returns the overlap of the worker at a rank, and resets its values to 0.
 func (m *Match) take(rank int) kv.Overlap {
 	c := &m.columns
 	o := kv.Overlap{Worker: m.view.names[m.view.order[rank]]}
@@ -120,14 +119,14 @@ func (m *Match) take(rank int) kv.Overlap {
 	return o
 }
 
-// fill adds n for each worker of r to a column.
+// addToColumn adds n to a column for each worker of r.
 func (m *Match) fill(column []int32, r run, n int) {
 	for number := range m.numbers(r) {
 		column[m.view.rank[number]] += int32(n)
 	}
 }
 
-// numbers yields the numbers of a set among the words.
+// numbersOf yields the numbers in the set of a run.
 func (m *Match) numbers(r run) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i, w := range m.words[r.at : r.at+r.n] {
@@ -140,7 +139,7 @@ func (m *Match) numbers(r run) iter.Seq[int] {
 	}
 }
 
-// grow makes s at least n long, with zeros.
+// growZeroed extends s with zeros to at least n elements.
 func grow[E any](s *[]E, n int) {
 	if n > len(*s) {
 		*s = append(*s, make([]E, n-len(*s))...)

@@ -7,10 +7,10 @@ import (
 	"penstock/core/kv"
 )
 
-// Apply records one event of w's cache. Events of one worker must come in the
-// order in which it sent them. Storing what is held and removing what is not
-// change nothing but a count; an event of an unknown kind or tier, or of positions
-// that no sequence has, is ignored, as is kv.Moved, which is not of w's cache.
+// ApplyEvent applies one event of w's cache. Events of one worker must come in the order in which it sent
+// them. Storing a held block or removing one which is not held changes only a count. ApplyEvent ignores
+// events of an unknown kind or tier, or with impossible positions, and kv.Moved, which does not concern w's
+// cache.
 func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 	if ev.Tier >= kv.Tiers {
 		return
@@ -30,8 +30,7 @@ func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 	x.settle()
 }
 
-// Drop forgets w and all that it held; what is in pools stays there. It reports
-// whether w was known.
+// DropWorker removes w and all its blocks; blocks in pools stay. It reports whether w was known.
 func (x *Index) Drop(w kv.Worker) bool {
 	n, ok := x.numbers[w]
 	if !ok {
@@ -43,7 +42,7 @@ func (x *Index) Drop(w kv.Worker) bool {
 	return true
 }
 
-// store gives worker n the blocks of ev.
+// storeEvent adds the blocks of ev to worker n.
 func (x *Index) store(n uint32, ev kv.Event) {
 	x.seqs = x.seqs[:0]
 	seq := ev.Parent
@@ -60,10 +59,10 @@ func (x *Index) store(n uint32, ev kv.Event) {
 	}
 }
 
-// maxScratch is how much scratch is kept for the next event.
+// maxScratch is how many hashes of scratch are kept for the next event.
 const maxScratch = 64 << 10
 
-// storeNamed gives worker n the blocks of ev, whose prefixes are seqs, page by page.
+// storeHashed adds the blocks of ev, whose prefixes are seqs, to worker n, page by page.
 func (x *Index) storeNamed(n uint32, ev kv.Event, seqs []kv.SeqHash) {
 	s := storing{x: x, n: n, ev: ev, seqs: seqs}
 	if ev.Start > 0 {
@@ -79,25 +78,25 @@ func (x *Index) storeNamed(n uint32, ev kv.Event, seqs []kv.SeqHash) {
 	}
 }
 
-// holds reports whether worker n holds the block at p, on any tier.
+// holdsBlock reports whether worker n holds the block at p, on any tier.
 func (x *Index) holds(n uint32, p place) bool {
 	g := x.pages.get(p.page).of(n)
 	return g.any()>>p.offset&1 != 0
 }
 
-// storing is a Stored event on its way into the index.
+// storeCursor is the progress of storing a Stored event.
 type storing struct {
 	x    *Index
-	n    uint32 // the worker
+	n    uint32 // number of the worker
 	ev   kv.Event
-	seqs []kv.SeqHash // the prefixes of its blocks
+	seqs []kv.SeqHash // prefixes of its blocks
 	i    int          // blocks done
-	// before is the place of the block before the next one, if it has one.
+	// prev is the location of the block before the next one, if attached.
 	before   place
 	attached bool
 }
 
-// page stores as many of the next blocks as are of one page, or refuses one.
+// storePage stores as many of the next blocks as belong to one page, or refuses one.
 func (s *storing) page() {
 	x, room := s.x, s.x.room(s.n)
 	at, known := x.locate(s.seqs[s.i])
@@ -140,8 +139,8 @@ func (s *storing) page() {
 	}
 }
 
-// begin opens the page that the next block, which is nowhere, belongs into: that of the
-// block before it if there is room behind, else a new one.
+// openNextPage opens the page for the next block, which is in no page: the page of the block before it if
+// that has room after it, else a new one.
 func (s *storing) begin() place {
 	x := s.x
 	if !s.attached {
@@ -155,7 +154,7 @@ func (s *storing) begin() place {
 	return place{x.create(int(offset)).id, offset}
 }
 
-// found returns how many of the next blocks the open page has from an offset on.
+// matchPage returns how many of the next blocks the open page has from an offset on.
 func (s *storing) found(offset int) (mask uint64, run int) {
 	e, next := &s.x.edit, s.seqs[s.i:]
 	for offset+run < e.end() && run < len(next) && e.hashes[offset+run-e.start] == next[run] {
@@ -167,8 +166,8 @@ func (s *storing) found(offset int) (mask uint64, run int) {
 	return maskOf(offset, run), run
 }
 
-// extend appends to the open page, if the offset is its end, the blocks after the run
-// that was found in it: up to room of them, and those that are nowhere.
+// extendPage appends to the open page, if it ends at the offset, up to room blocks after the run which was
+// found in it, as long as they are in no page.
 func (s *storing) extend(offset, run, room int) (added int) {
 	x, e, next := s.x, &s.x.edit, s.seqs[s.i+run:]
 	for offset+added == e.end() && e.end() < window && added < min(room, len(next)) {
@@ -182,7 +181,7 @@ func (s *storing) extend(offset, run, room int) (added int) {
 	return added
 }
 
-// room returns how many more blocks worker n may hold.
+// roomFor returns how many more blocks worker n may hold.
 func (x *Index) room(n uint32) int {
 	if x.bytes() >= x.cfg.MaxBytes {
 		return 0
@@ -190,7 +189,7 @@ func (x *Index) room(n uint32) int {
 	return max(0, x.cfg.MaxBlocks-x.workers[n].held)
 }
 
-// above returns mask without its lowest n bits.
+// clearLowest returns mask without its lowest n bits.
 func above(mask uint64, n int) uint64 {
 	for range n {
 		mask &= mask - 1
@@ -198,7 +197,7 @@ func above(mask uint64, n int) uint64 {
 	return mask
 }
 
-// remove takes the blocks of ev from worker n, page by page.
+// removeBlocks removes the blocks of ev from worker n, page by page.
 func (x *Index) remove(n uint32, ev kv.Event) {
 	for i, warm := 0, 0; i < len(ev.Seqs); {
 		if i >= warm {
@@ -209,9 +208,8 @@ func (x *Index) remove(n uint32, ev kv.Event) {
 	}
 }
 
-// removeRun takes the first of seqs and those after it that are in the same page, and
-// returns how many that were. Engines remove what they stored together, in its order or
-// against it.
+// removeRun removes the first of seqs and the following ones in the same page, and returns how many there
+// were. Engines remove blocks which they stored together in the same order or in reverse.
 func (x *Index) removeRun(n uint32, t kv.Tier, seqs []kv.SeqHash) int {
 	at, known := x.locate(seqs[0])
 	if !known {
@@ -242,7 +240,7 @@ func (x *Index) removeRun(n uint32, t kv.Tier, seqs []kv.SeqHash) int {
 	return run
 }
 
-// near returns where in e seq is if that is at an offset or beside it.
+// findNear returns the offset of seq in e if it is at the given offset or next to it.
 func (e *edit) near(offset int, seq kv.SeqHash) (int, bool) {
 	for _, at := range [...]int{offset + 1, offset - 1, offset} {
 		if at >= e.start && at < e.end() && e.hashes[at-e.start] == seq {
@@ -252,7 +250,7 @@ func (e *edit) near(offset int, seq kv.SeqHash) (int, bool) {
 	return 0, false
 }
 
-// empty takes all from worker n.
+// removeAll removes all blocks of worker n.
 func (x *Index) empty(n uint32) {
 	for _, id := range x.workers[n].pages.take() {
 		if id != 0 {

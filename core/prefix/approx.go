@@ -12,18 +12,18 @@ import (
 
 // ApproxConfig bounds an Approx.
 type ApproxConfig struct {
-	// TTL is how long a block is believed to be cached after its last use. Time is
-	// counted in ticks of a 64th of it, so it may be believed for one tick longer.
+	// TTL is how long a block is predicted to be cached after its last use. Time is counted in ticks of a
+	// 64th of it, so the prediction may last one tick longer.
 	TTL time.Duration
-	// MaxBlocks is how many pairs of worker and block are believed in. Beyond it a fifth
-	// is forgotten: those that would expire soonest, and of those that would expire in one
-	// tick the deepest first, since a block is worth nothing without those before it.
+	// MaxBlocks is the maximum number of predicted pairs of worker and block. Beyond it a fifth is evicted:
+	// the soonest to expire, and of equal expiry the deepest first, because a block is useless without the
+	// blocks before it.
 	MaxBlocks int
-	// Index bounds the index that the beliefs are in.
+	// Index bounds the index of predicted blocks.
 	Index Config
 }
 
-// EnsureDefaults fills in what is not set: 120 s, 1 Mi blocks.
+// EnsureDefaults fills in the fields which are not set: 120 s, 1 Mi blocks.
 func (c *ApproxConfig) EnsureDefaults() {
 	if c.TTL == 0 {
 		c.TTL = 120 * time.Second
@@ -46,20 +46,20 @@ func (c *ApproxConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Approx predicts what workers have cached from what was sent to them: the blocks of a
-// prompt are believed to be cached by the worker that was chosen for it, for a while. It
-// needs no events. Alone it stands in for them; beside an index of events it knows of a
-// prompt from the moment it was sent, before the worker has computed anything.
+// Approx predicts the blocks which workers have cached from the prompts which were sent to them: the worker
+// chosen for a prompt is predicted to cache its blocks for the TTL. It needs no events. Alone it replaces
+// them; together with an index of events it covers a prompt from the moment it was sent, before the worker
+// has computed anything.
 //
-// It has one writer. Match may be called beside it, as that of [Index].
+// It has one writer. Match may run concurrently, as for [Index].
 type Approx struct {
 	cfg     ApproxConfig
 	tick    time.Duration
 	index   *Index
 	workers []*beliefs // ascending by worker
-	last    int64      // tick that is done
-	live    int        // believed blocks, of all workers: those in the index
-	kept    int        // blocks in their stretches
+	last    int64      // latest tick which was processed
+	live    int        // predicted blocks of all workers: those in the index
+	kept    int        // blocks in the runs of all workers
 	counts  ApproxCounts
 
 	soonest []expiring // scratch
@@ -68,24 +68,24 @@ type Approx struct {
 
 // ApproxCounts are totals since an Approx was made, in blocks.
 type ApproxCounts struct {
-	Inserted  uint64 // not believed in before
+	Inserted  uint64 // newly predicted
 	Refreshed uint64 // used again
 	Expired   uint64
-	Pruned    uint64 // beyond ApproxConfig.MaxBlocks
-	Refuted   uint64 // by what the worker reported
+	Pruned    uint64 // evicted because of ApproxConfig.MaxBlocks
+	Refuted   uint64 // contradicted by the worker
 }
 
 // ApproxStats describes an Approx at one moment.
 type ApproxStats struct {
 	Stats
-	// Beliefs is the memory of when blocks expire, in bytes; it is part of Bytes.
+	// EntryBytes is the memory of the expiry entries, in bytes; it is part of Bytes.
 	Beliefs int
 	Totals  ApproxCounts
 }
 
 const ticksPerTTL = 64
 
-// NewApprox returns an Approx that believes nothing.
+// NewApprox returns an Approx without predictions.
 func NewApprox(cfg ApproxConfig) (*Approx, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -98,22 +98,21 @@ func NewApprox(cfg ApproxConfig) (*Approx, error) {
 	return &Approx{cfg: cfg, tick: cfg.TTL / ticksPerTTL, index: index}, nil
 }
 
-// Index returns the index of what is believed now, to be read.
+// Index returns the index of the predicted blocks, for reading.
 func (a *Approx) Index() *Index { return a.index }
 
-// Match finds who is believed to hold how much of a prompt, as [Index.Match] does.
+// Match finds which workers are predicted to hold how much of a prompt, as [Index.Match] does.
 func (a *Approx) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) { a.index.Match(m, chain, moe) }
 
-// Insert notes that a prompt was sent to w, whose full blocks end the prefixes in chain. What
-// was believed already is believed for the full time again. Time must not go backwards between
-// calls.
+// RecordSent records that a prompt was sent to w; chain are the prefixes of its full blocks. Predicted blocks
+// restart their TTL. Time must not go backwards between calls.
 func (a *Approx) Insert(now kv.Mono, w kv.Worker, chain []kv.SeqHash) {
 	a.Expire(now)
 	if len(chain) == 0 {
 		return
 	}
 	b := a.worker(w)
-	sure := b.kept == b.live // what is in stretches is believed
+	sure := b.kept == b.live // all blocks in runs are predicted
 	from := b.touch(chain, a.dueAt(now))
 	if !sure {
 		from = 0
@@ -129,7 +128,7 @@ func (a *Approx) Insert(now kv.Mono, w kv.Worker, chain []kv.SeqHash) {
 	a.sweep()
 }
 
-// store puts the blocks of a prompt from one on into the index.
+// storeBlocks adds the blocks of a prompt to the index, from index from on.
 func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, from int) {
 	if from == len(chain) {
 		return
@@ -142,8 +141,8 @@ func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, from int) {
 	a.index.settle()
 }
 
-// count takes over how much of b is in the index and in stretches, and returns how much more of it is
-// in the index than was.
+// updateCounts updates the counts for b from the index and the runs, and returns the increase of its blocks
+// in the index.
 func (a *Approx) count(b *beliefs) (more int) {
 	held := 0
 	if n, known := a.index.numbers[b.worker]; known {
@@ -156,18 +155,17 @@ func (a *Approx) count(b *beliefs) (more int) {
 	return more
 }
 
-// Report notes what w said of a prompt that was sent to it: that it had held leading blocks
-// of it cached when it began. Predicted is how many it was believed to hold when it was
-// chosen, and not more than a worker can say: the last token of a prompt is always computed.
+// RecordReport records that w reported how many leading blocks of a prompt sent to it were cached when it
+// started. predicted is how many were predicted when w was chosen, at most what a worker can report: the last
+// token of a prompt is always computed.
 //
-// A worker that had less evicts what it was sent sooner than is believed here, so the rest of
-// the prompt is not believed any more, though it was computed again; one that had as much, or
-// more, is believed to hold the prompt for the full time from now. A worker that has never
-// said that it had anything cached may be one that does not say, and is not heeded.
+// If the worker had fewer, it evicts earlier than predicted, so the rest of the prompt is no longer
+// predicted, although it was computed again. If it had as many or more, the prompt is predicted for the full
+// TTL from now. A worker which has never reported cached blocks may not support such reports, and is ignored.
 func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, predicted, held int) {
 	at, known := a.find(w)
 	if !known {
-		return // it is gone, or it took so long
+		return // it was removed, or its entries expired
 	}
 	b := a.workers[at]
 	b.tells = b.tells || held > 0
@@ -179,7 +177,8 @@ func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, predicted,
 	}
 }
 
-// Retract ends the belief in what an event of w says is not, or no longer, on its device.
+// RetractEvent removes the prediction of blocks which an event of w says are not, or no longer, on its
+// device.
 func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
 	switch {
 	case ev.Kind == kv.Cleared:
@@ -191,8 +190,8 @@ func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
 	}
 }
 
-// refute ends the belief in the blocks of a prompt after the first held ones. Where others of a stretch
-// may be believed in, they stay in it until it expires.
+// refuteBlocks removes the prediction of the blocks of a prompt after the first held ones. If a run also has
+// other blocks which may be predicted, the refuted ones stay in it until it expires.
 func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
 	if held >= len(chain) {
 		return
@@ -204,7 +203,7 @@ func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
 	a.sweep()
 }
 
-// Drop forgets w and all that it is believed to hold. It reports whether w was known.
+// DropWorker removes w and its predictions. It reports whether w was known.
 func (a *Approx) Drop(w kv.Worker) bool {
 	at, known := a.find(w)
 	if known {
@@ -217,8 +216,8 @@ func (a *Approx) Drop(w kv.Worker) bool {
 	return known
 }
 
-// Expire forgets what has not been used for its time. Insert does it too; whoever has
-// nothing to insert calls it now and then.
+// ExpireBlocks removes the blocks which have not been used for the TTL. RecordSent also does it; a caller
+// with nothing to record calls it from time to time.
 func (a *Approx) Expire(now kv.Mono) {
 	t := a.tickAt(now)
 	if len(a.workers) == 0 {
@@ -228,7 +227,7 @@ func (a *Approx) Expire(now kv.Mono) {
 	if t <= a.last {
 		return
 	}
-	first := max(a.last+1, t-wheelSize+1) // each list once is enough
+	first := max(a.last+1, t-wheelSize+1) // once per list is enough
 	for _, b := range a.workers {
 		for tick := first; tick <= t; tick++ {
 			a.turn(b, tick, t)
@@ -240,7 +239,8 @@ func (a *Approx) Expire(now kv.Mono) {
 	a.forgetEmpty()
 }
 
-// turn takes the list of a tick apart, when it is now: what has expired is forgotten.
+// expireTick removes the expired runs from the list of a tick, and relinks the others; now is the current
+// tick.
 func (a *Approx) turn(b *beliefs, tick, now int64) {
 	for at := b.take(tick); at != none; {
 		r := &b.stretches[at]
@@ -255,29 +255,29 @@ func (a *Approx) turn(b *beliefs, tick, now int64) {
 	}
 }
 
-// remove takes blocks that w is believed no longer to hold out of the index.
+// removeBlocks removes blocks from the index which w is no longer predicted to hold.
 func (a *Approx) remove(w kv.Worker, seqs []kv.SeqHash) {
 	if len(seqs) > 0 {
 		a.index.Apply(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
 	}
 }
 
-// expiring is a stretch that expires with a tick and is in no list. Its first left blocks stay.
+// expiringRun is a run which expires with a tick and is in no list. Its first left blocks stay.
 type expiring struct {
 	of   *beliefs
 	at   uint32
 	left int
 }
 
-// deep is a believed block of such a stretch, for ordering.
+// deepBlock is a predicted block of such a run, for sorting by depth.
 type deep struct {
 	seq      kv.SeqHash
 	worker   kv.Worker
 	position uint32
-	stretch  int // in Approx.soonest
+	stretch  int // index in Approx.soonest
 }
 
-// prune forgets, soonest to expire first, until target blocks are left.
+// pruneTo evicts blocks, soonest to expire first, until target blocks are left.
 func (a *Approx) prune(target int) {
 	for t := a.last + 1; a.live > target && t <= a.last+wheelSize; t++ {
 		a.gather(t)
@@ -291,8 +291,8 @@ func (a *Approx) prune(target int) {
 	a.soonest = a.soonest[:0]
 }
 
-// gather takes the stretches that expire with a tick out of their lists, and the believed blocks of
-// them, the deepest first.
+// gatherExpiring takes the runs which expire with a tick out of their lists, and collects their predicted
+// blocks, the deepest first.
 func (a *Approx) gather(tick int64) {
 	a.soonest, a.deepest = a.soonest[:0], a.deepest[:0]
 	for _, b := range a.workers {
@@ -318,7 +318,7 @@ func (a *Approx) gather(tick int64) {
 	})
 }
 
-// believes reports whether a block is in the index.
+// isPredicted reports whether a block is in the index.
 func (a *Approx) believes(w kv.Worker, seq kv.SeqHash) bool {
 	n, known := a.index.numbers[w]
 	if !known {
@@ -328,9 +328,8 @@ func (a *Approx) believes(w kv.Worker, seq kv.SeqHash) bool {
 	return known && a.index.holds(n, at)
 }
 
-// forget forgets the n deepest blocks of what was gathered, and puts what is left of the stretches
-// back into their lists. All that is deeper goes with them, believed or not: so no stretch is left
-// without what is before it.
+// evictDeepest evicts the n deepest gathered blocks, and puts what is left of the runs back into their lists.
+// All deeper blocks are evicted too, predicted or not, so that no run is left without the blocks before it.
 func (a *Approx) forget(n int) {
 	a.leave(n)
 	for _, e := range a.soonest {
@@ -350,10 +349,10 @@ func (a *Approx) forget(n int) {
 	}
 }
 
-// leave says how much is left of each stretch that was gathered, without the n deepest blocks.
+// setRemaining sets how many blocks of each gathered run stay without the n deepest blocks.
 func (a *Approx) leave(n int) {
 	if n == len(a.deepest) {
-		return // nothing
+		return // no block stays
 	}
 	depth := int(a.deepest[n-1].position)
 	for i := range a.soonest {
@@ -368,7 +367,7 @@ func (a *Approx) leave(n int) {
 	}
 }
 
-// sweep forgets the blocks of stretches that are not believed in when they are many.
+// sweepRuns removes the blocks which are not predicted from the runs when there are many of them.
 func (a *Approx) sweep() {
 	if a.kept-a.live <= max(a.cfg.MaxBlocks/4, ticksPerTTL) {
 		return
@@ -380,7 +379,7 @@ func (a *Approx) sweep() {
 	a.forgetEmpty()
 }
 
-// forgetEmpty lets workers go of whom nothing is believed.
+// dropEmptyWorkers removes workers without runs.
 func (a *Approx) forgetEmpty() {
 	a.workers = slices.DeleteFunc(a.workers, func(b *beliefs) bool {
 		if b.used == 0 {
@@ -400,8 +399,7 @@ func (a *Approx) Stats() ApproxStats {
 	return st
 }
 
-// tickAt returns the tick that now is in, dueAt the one with whose end a block expires that
-// is used now.
+// tickAt returns the tick of now; dueAt returns the tick at whose end a block used now expires.
 func (a *Approx) tickAt(now kv.Mono) int64 { return int64(now) / int64(a.tick) }
 func (a *Approx) dueAt(now kv.Mono) int64  { return a.tickAt(now.Add(a.cfg.TTL)) + 1 }
 
@@ -417,8 +415,8 @@ func (a *Approx) find(w kv.Worker) (at int, known bool) {
 	return slices.BinarySearchFunc(a.workers, w, func(b *beliefs, w kv.Worker) int { return b.worker.Compare(w) })
 }
 
-// Check reports the first violated invariant: every worker's beliefs are sound and counted, and
-// nothing is in the index that is not among them.
+// Check reports the first violated invariant: every worker's entries are consistent and counted, and the
+// index has no block which is not among them.
 func (a *Approx) Check() error {
 	live, kept := 0, 0
 	for i, b := range a.workers {

@@ -35,7 +35,7 @@ func send(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string) {
 	a.Insert(kv.Mono(at), w, chain(path))
 }
 
-// believed says what is believed of a prompt, as "1:3 2:1" for worker:blocks.
+// believed returns the predictions for a prompt, as "1:3 2:1" for worker:blocks.
 func believed(a *Approx, path string) string {
 	var m Match
 	a.Match(&m, chain(path), nil)
@@ -97,8 +97,8 @@ func TestApproxInsertRefreshes(t *testing.T) {
 	}
 }
 
-// TestApproxDropCleansTimers: of a worker, and of a rank, that is gone nothing is left to
-// expire, and one that comes back starts with nothing.
+// TestApproxDropCleansTimers: after a worker, or a rank, is dropped nothing of it is left to expire, and it
+// starts without predictions when it returns.
 func TestApproxDropCleansTimers(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b")
@@ -122,9 +122,9 @@ func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 10})
 	send(t, a, 0, one, "o/l/d")
 	send(t, a, 20*time.Second, two, "a/b/c/d/e")
-	send(t, a, 40*time.Second, one, "o") // used again: now the youngest of its prompt
+	send(t, a, 40*time.Second, one, "o") // used again: now the newest of its prompt
 	wantBelieved(t, a, "o/l/d", "1:3")
-	send(t, a, 40*time.Second, one, "x/y/z") // 11: down to 8
+	send(t, a, 40*time.Second, one, "x/y/z") // 11: evicts down to 8
 	wantBelieved(t, a, "o/l/d", "1:1")
 	wantBelieved(t, a, "a/b/c/d/e", "2:4")
 	wantBelieved(t, a, "x/y/z", "1:3")
@@ -138,12 +138,12 @@ func report(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string,
 	a.Report(kv.Mono(at), w, chain(path), predicted, held)
 }
 
-// TestApproxReport: what a worker had cached is held against what was believed.
+// TestApproxReport: reports of cached blocks are compared with the predictions.
 func TestApproxReport(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b/c/d")
 	send(t, a, 0, two, "a/b/c/d")
-	report(t, a, 0, one, "a/b/c/d", 4, 0) // it may not say what it has
+	report(t, a, 0, one, "a/b/c/d", 4, 0) // it may not support reports
 	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
 	report(t, a, 0, one, "a/b/c/d", 4, 4)
 	report(t, a, 0, kv.Worker{ID: 9}, "a", 1, 0)
@@ -152,7 +152,7 @@ func TestApproxReport(t *testing.T) {
 	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
 	report(t, a, 0, one, "a/b/c/d", 4, 0)
 	wantBelieved(t, a, "a/b/c/d", "2:4")
-	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than was believed
+	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than predicted
 	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
 }
 
@@ -162,7 +162,7 @@ func TestApproxRefute(t *testing.T) {
 	send(t, a, 0, two, "a/b/c/d")
 	report(t, a, 0, one, "a/b/c/d", 4, 1)
 	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
-	send(t, a, 32*time.Second, one, "a/b/c") // computed again
+	send(t, a, 32*time.Second, one, "a/b/c") // recomputed
 	wantBelieved(t, a, "a/b/c/d", "1:3 2:4")
 	a.Expire(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c/d", "1:3")
@@ -191,8 +191,8 @@ func TestApproxRetract(t *testing.T) {
 	wantBelieved(t, a, "a/b/c", "1:1")
 }
 
-// TestApproxSweepsRefuted: what is refuted again and again takes no memory, and does not cost the
-// belief in the rest, nor its time.
+// TestApproxSweepsRefuted: blocks which are refuted again and again take no memory, and affect neither the
+// predictions for the rest nor the time.
 func TestApproxSweepsRefuted(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 40})
 	send(t, a, 0, one, "a/b/c/d/e")
@@ -213,7 +213,7 @@ func TestApproxSweepsRefuted(t *testing.T) {
 		t.Fatal("nothing was swept")
 	}
 	wantBelieved(t, a, "a/b/c/d/e", "1:1")
-	send(t, a, 20*time.Second, one, "a/b") // what follows it was never refuted
+	send(t, a, 20*time.Second, one, "a/b") // the blocks after it were never refuted
 	wantBelieved(t, a, "a/b/c/d/e", "1:5")
 	send(t, a, 30*time.Second, one, "a/b/c/x")
 	wantBelieved(t, a, "a/b/c/d/e", "1:5")
@@ -222,7 +222,7 @@ func TestApproxSweepsRefuted(t *testing.T) {
 	wantBelieved(t, a, "a/b/c/x", "1:4")
 }
 
-// TestApproxEndsRefuted: a prompt that is refuted whole, in its order or against it, is not kept.
+// TestApproxEndsRefuted: a prompt which is refuted completely, in order or in reverse, is not kept.
 func TestApproxEndsRefuted(t *testing.T) {
 	for _, turned := range []bool{false, true} {
 		a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
@@ -250,8 +250,8 @@ func TestApproxEndsRefuted(t *testing.T) {
 	}
 }
 
-// TestApproxEndsRefutedBefore: what follows a prompt that is refuted whole is found when the prompt
-// is sent again.
+// TestApproxEndsRefutedBefore: blocks after a completely refuted prompt are found when the prompt is sent
+// again.
 func TestApproxEndsRefutedBefore(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b")
@@ -264,8 +264,7 @@ func TestApproxEndsRefutedBefore(t *testing.T) {
 	wantBelieved(t, a, "a/b/c/d", "1:3")
 }
 
-// TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
-// predicted of it.
+// TestApproxIsNoEventIndex: entries from events do not expire, whatever is predicted for the worker.
 func TestApproxIsNoEventIndex(t *testing.T) {
 	x, err := New(Config{})
 	if err != nil {
@@ -311,7 +310,7 @@ func TestAppendLarger(t *testing.T) {
 	}
 }
 
-// naiveApprox is an Approx as anyone would write it.
+// naiveApprox is the simplest possible Approx.
 type naiveApprox struct {
 	ttl, tick time.Duration
 	most      int
@@ -392,8 +391,8 @@ func (n *naiveApprox) believed(path string) string {
 	return strings.Join(out, " ")
 }
 
-// approxAgrees drives an Approx and its naive twin with the same decisions, reports and
-// pauses, and compares what they believe after each.
+// approxAgrees runs the same decisions, reports and pauses on an Approx and its naive twin, and compares
+// their predictions after each.
 func approxAgrees(t *rapid.T) {
 	most := rapid.SampledFrom([]int{1, 4, 9, 40, 1000}).Draw(t, "max blocks")
 	a, err := NewApprox(ApproxConfig{TTL: 64 * time.Second, MaxBlocks: most})
@@ -458,8 +457,8 @@ func TestApproxAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, approxAgrees) 
 
 func FuzzApprox(f *testing.F) { f.Fuzz(rapid.MakeFuzz(approxAgrees)) }
 
-// TestApproxMemory: a belief costs at most 12 bytes beside the index, what is counted is what
-// is there, and all of it is given back.
+// TestApproxMemory: a predicted block takes at most 12 bytes in addition to the index, the counted memory is
+// the real one, and all of it is released.
 func TestApproxMemory(t *testing.T) {
 	const prompts, length = 1000, 100
 	heap := func() int {
@@ -504,7 +503,7 @@ func TestApproxMemory(t *testing.T) {
 	}
 }
 
-// TestApproxInsertDoesNotAllocate: a prompt that is known is refreshed in place.
+// TestApproxInsertDoesNotAllocate: a known prompt is refreshed in place.
 func TestApproxInsertDoesNotAllocate(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	path := strings.Repeat("a/", 200) + "a"

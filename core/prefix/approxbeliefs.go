@@ -9,47 +9,46 @@ import (
 	"penstock/core/kv"
 )
 
-// wheelSize is the number of lists by time of expiry: more than the ticks from any moment
-// to the latest expiry, so that no list has two ticks' blocks.
+// wheelSize is the number of lists by expiry: more than the ticks from any moment to the latest expiry, so
+// that no list has blocks of two ticks.
 const wheelSize = 2 * ticksPerTTL
 
-// none is no place.
+// noRun is no index of a run.
 const none = ^uint32(0)
 
-// beliefs say until when one worker is believed to hold what the index says of it. Prompts
-// come whole, so what expires together is a stretch: blocks that follow one another in one prompt.
-// A prompt that leaves another one in the middle of a stretch divides it. A stretch has a place, and
-// table finds the place of a stretch by its first block. The places of the stretches that may expire
-// in one tick are a list. A stretch that is used again is not moved to another list, only its time
-// is set: it is moved when its list comes up.
+// workerEntries records until when one worker is predicted to hold the blocks in the index. Blocks of a
+// prompt which expire together are a run: consecutive blocks of one prompt. A prompt which leaves another one
+// in the middle of a run splits it. A run has an index, and table finds the index by the run's first block.
+// The runs which may expire in one tick are a list. When a run is used again only its expiry is set; it moves
+// to another list when its list is processed.
 //
-// Every block that the index has of the worker is in one stretch. A stretch may have blocks that are
-// not in the index: those that were refuted, or refused.
+// Every block which the index has for the worker is in exactly one run. A run may also have blocks which are
+// not in the index, because they were refuted or refused.
 type beliefs struct {
 	worker kv.Worker
-	factor uint64 // see mix
-	tells  bool   // the worker said of a prompt that some of it was cached
-	// gaps says that there may be stretches whose first block follows one that is in no stretch.
+	factor uint64 // see mixHash
+	tells  bool   // the worker has reported cached blocks
+	// hasGaps says that there may be runs whose first block follows a block which is in no run.
 	gaps      bool
 	stretches []stretch
-	free      uint32   // list of places
-	used      int      // places not in it
-	kept      int      // blocks of stretches
-	room      int      // blocks that the memory of stretches has room for
-	table     []uint32 // open addressing, linear, a power of two of slots: place+1, 0 if empty
+	free      uint32   // list of free indexes
+	used      int      // indexes in use
+	kept      int      // blocks in runs
+	room      int      // capacity of the runs' memory in blocks
+	table     []uint32 // open addressing, linear, a power of two of slots: index+1, 0 if empty
 	wheel     [wheelSize]uint32
-	// live and counted are the blocks in the index and in stretches when Approx.count asked last.
+	// indexed and counted are the blocks in the index and in runs at the last call of Approx.updateCounts.
 	live, counted int
 }
 
-// stretch is blocks that follow one another in one prompt, the first at position start.
+// expiryRun is consecutive blocks of one prompt, the first at position start.
 type stretch struct {
 	head  kv.SeqHash   // the first
-	seqs  []kv.SeqHash // all; the memory is the stretch's own
-	due   int64        // tick with whose end they expire
+	seqs  []kv.SeqHash // all; the run owns the memory
+	due   int64        // tick at whose end they expire
 	start uint32
-	list  uint32 // in beliefs.wheel
-	// prev and next are the neighbours in the list; next is that in beliefs.free too.
+	list  uint32 // in workerEntries.wheel
+	// prev and next are the neighbours in the list; next also links workerEntries.free.
 	prev, next uint32
 }
 
@@ -61,8 +60,8 @@ func newBeliefs(w kv.Worker, factor uint64) *beliefs {
 	return b
 }
 
-// touch has the blocks of a prompt expire at due, which is not before they did, and returns how
-// many leading ones were in stretches.
+// touchChain makes the blocks of a prompt expire at due, which is not before their present expiry, and
+// returns how many leading ones were in runs.
 func (b *beliefs) touch(chain []kv.SeqHash, due int64) (known int) {
 	fresh := false
 	for i := 0; i < len(chain); {
@@ -87,10 +86,10 @@ func (b *beliefs) touch(chain []kv.SeqHash, due int64) (known int) {
 	return known
 }
 
-// unknown returns how many leading blocks of chain, whose first is in no stretch, are in none.
+// unknownPrefix returns how many leading blocks of chain, whose first is in no run, are in no run.
 func (b *beliefs) unknown(chain []kv.SeqHash) int {
 	n := 1
-	if !b.gaps { // whoever has a block has all before it
+	if !b.gaps { // a worker with a block has all blocks before it
 		return len(chain)
 	}
 	for n < len(chain) && b.find(chain[n]) == none {
@@ -99,7 +98,7 @@ func (b *beliefs) unknown(chain []kv.SeqHash) int {
 	return n
 }
 
-// common returns how many leading blocks are equal.
+// commonPrefix returns how many leading blocks are equal.
 func common(p, q []kv.SeqHash) int {
 	n := 0
 	for n < len(p) && n < len(q) && p[n] == q[n] {
@@ -108,7 +107,7 @@ func common(p, q []kv.SeqHash) int {
 	return n
 }
 
-// add makes a stretch of blocks that are in none, and returns its place.
+// addRun adds a run of blocks which are in no run, and returns its index.
 func (b *beliefs) add(seqs []kv.SeqHash, start uint32, due int64) uint32 {
 	at := b.free
 	if at != none {
@@ -133,7 +132,7 @@ func (b *beliefs) add(seqs []kv.SeqHash, start uint32, due int64) uint32 {
 	return at
 }
 
-// divide makes a stretch of its own of what a stretch has after its first n blocks.
+// splitRun makes the blocks of a run after its first n a run of their own.
 func (b *beliefs) divide(at uint32, n int) {
 	r := b.stretches[at]
 	b.kept -= len(r.seqs) - n
@@ -141,14 +140,14 @@ func (b *beliefs) divide(at uint32, n int) {
 	b.add(r.seqs[n:], r.start+uint32(n), r.due)
 }
 
-// cut leaves the first n blocks, one at least, of a stretch that is in no list.
+// cutRun keeps the first n blocks, at least one, of a run which is in no list.
 func (b *beliefs) cut(at uint32, n int) {
 	r := &b.stretches[at]
 	b.kept -= len(r.seqs) - n
 	r.seqs = r.seqs[:n]
 }
 
-// take returns the list of a tick, which is empty then.
+// takeList returns the list of a tick, and empties it.
 func (b *beliefs) take(tick int64) uint32 {
 	head := &b.wheel[uint64(tick)%wheelSize]
 	at := *head
@@ -156,7 +155,7 @@ func (b *beliefs) take(tick int64) uint32 {
 	return at
 }
 
-// link puts a place into the list of its time.
+// linkRun puts a run into the list of its expiry.
 func (b *beliefs) link(at uint32) {
 	r := &b.stretches[at]
 	r.list = uint32(uint64(r.due) % wheelSize)
@@ -168,7 +167,7 @@ func (b *beliefs) link(at uint32) {
 	*head = at
 }
 
-// unlink takes a place out of its list.
+// unlinkRun takes a run out of its list.
 func (b *beliefs) unlink(at uint32) {
 	r := &b.stretches[at]
 	if r.next != none {
@@ -181,7 +180,7 @@ func (b *beliefs) unlink(at uint32) {
 	}
 }
 
-// release gives a place back that is in no list. It keeps the memory of a short stretch for the next.
+// releaseRun frees a run which is in no list. The index keeps the memory of a short run for the next one.
 func (b *beliefs) release(at uint32) {
 	r := &b.stretches[at]
 	b.leave(b.slot(r.head))
@@ -196,7 +195,7 @@ func (b *beliefs) release(at uint32) {
 	b.used--
 }
 
-// refuted releases the stretches that are in seqs whole, in their order or against it. Others
+// releaseRefuted releases the runs which are completely in seqs, in the same order or in reverse. Other runs
 // may follow them.
 func (b *beliefs) refuted(seqs []kv.SeqHash) {
 	for i, seq := range seqs {
@@ -212,12 +211,12 @@ func (b *beliefs) refuted(seqs []kv.SeqHash) {
 	}
 }
 
-// begins reports whether seqs begins with s.
+// hasPrefix reports whether seqs begins with s.
 func begins(seqs, s []kv.SeqHash) bool {
 	return len(s) <= len(seqs) && slices.Equal(seqs[:len(s)], s)
 }
 
-// endsTurned reports whether seqs ends with s turned round.
+// hasReversedSuffix reports whether seqs ends with s reversed.
 func endsTurned(seqs, s []kv.SeqHash) bool {
 	if len(s) > len(seqs) {
 		return false
@@ -230,10 +229,11 @@ func endsTurned(seqs, s []kv.SeqHash) bool {
 	return true
 }
 
-// find returns the place of the stretch that begins with seq, or none.
-func (b *beliefs) find(seq kv.SeqHash) uint32 { return b.table[b.slot(seq)] - 1 } // 0 less 1 is none
+// findRun returns the index of the run whose first block is seq, or noRun.
+func (b *beliefs) find(seq kv.SeqHash) uint32 { return b.table[b.slot(seq)] - 1 } // 0 less 1 is noRun
 
-// slot returns where the stretch that begins with seq is in the table, or where it would be entered.
+// slotOf returns the slot in the table of the run whose first block is seq, or the free slot where it
+// belongs.
 func (b *beliefs) slot(seq kv.SeqHash) int {
 	mask := len(b.table) - 1
 	for i := b.home(seq); ; i = (i + 1) & mask {
@@ -243,7 +243,7 @@ func (b *beliefs) slot(seq kv.SeqHash) int {
 	}
 }
 
-// home is where the search for seq begins.
+// homeSlot is where the search for seq begins.
 func (b *beliefs) home(seq kv.SeqHash) int {
 	high, _ := bits.Mul64(mix(seq, b.factor), uint64(len(b.table)))
 	return int(high)
@@ -251,7 +251,7 @@ func (b *beliefs) home(seq kv.SeqHash) int {
 
 func (b *beliefs) enter(at uint32) { b.table[b.slot(b.stretches[at].head)] = at + 1 }
 
-// leave empties a slot of the table and moves up those that it kept from their homes.
+// clearSlot empties a slot of the table and moves up the entries which it displaced.
 func (b *beliefs) leave(hole int) {
 	mask := len(b.table) - 1
 	for i := (hole + 1) & mask; b.table[i] != 0; i = (i + 1) & mask {
@@ -263,7 +263,7 @@ func (b *beliefs) leave(hole int) {
 	b.table[hole] = 0
 }
 
-// all calls visit with the place of each stretch. visit may change the stretch's next.
+// eachRun calls visit with the index of each run. visit may change the run's next.
 func (b *beliefs) all(visit func(at uint32)) {
 	for _, at := range b.wheel {
 		for at != none {
@@ -274,26 +274,26 @@ func (b *beliefs) all(visit func(at uint32)) {
 	}
 }
 
-// grow rebuilds the table.
+// growTable rebuilds the table.
 func (b *beliefs) grow(size int) {
 	b.table = make([]uint32, size)
 	b.all(b.enter)
 }
 
-// shrink gives memory back when three quarters of it are free.
+// shrinkMemory releases memory when three quarters of it are free.
 func (b *beliefs) shrink() {
 	if len(b.stretches) >= 64 && (4*b.used <= len(b.stretches) || 4*b.kept <= b.room) {
 		b.rebuild(func(kv.SeqHash) bool { return true })
 	}
 }
 
-// sweep leaves out the blocks that are not believed in.
+// sweepBlocks removes the blocks which are not predicted.
 func (b *beliefs) sweep(believed func(kv.SeqHash) bool) {
 	b.rebuild(believed)
 	b.gaps = true
 }
 
-// rebuild moves the blocks that stay into new memory of their size.
+// rebuildRuns moves the blocks which stay into new memory of the right size.
 func (b *beliefs) rebuild(stays func(kv.SeqHash) bool) {
 	old := *b
 	*b = *newBeliefs(old.worker, old.factor)
@@ -321,9 +321,9 @@ func (b *beliefs) bytes() int {
 	return 8*b.room + int(unsafe.Sizeof(stretch{}))*cap(b.stretches) + 4*len(b.table) + 4*wheelSize
 }
 
-// check reports the first violated invariant: every place is in one list, of its own or an
-// earlier time, or free, the table finds it, no block is in two stretches, and those that the
-// worker has in the index are in one.
+// checkRuns reports the first violated invariant: every index is either free or in one list, which is that of
+// its expiry or of an earlier one; the table finds it; no block is in two runs; each block which the worker
+// has in the index is in one.
 func (b *beliefs) check(last int64, indexed []Block) error {
 	seen := make([]bool, len(b.stretches))
 	in := map[kv.SeqHash]bool{}

@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// bytes returns what v takes, with all that it refers to.
+// memoryBytes returns the memory of v with everything it refers to.
 func (v *version) bytes() int {
 	n := alloc(int(unsafe.Sizeof(version{}))) + alloc(int(unsafe.Sizeof(kv.SeqHash(0)))*cap(v.hashes))
 	if v.more != nil {
@@ -27,8 +27,8 @@ func (v *version) bytes() int {
 	return n
 }
 
-// alloc returns what an allocation of n bytes takes: Go's allocator has sizes in steps
-// of at most an eighth, and of 8 and 16 bytes where that is more.
+// allocBytes returns the size of an allocation of n bytes: Go's size classes are steps of at most an eighth,
+// or of 8 and 16 bytes where that is more.
 func alloc(n int) int {
 	switch {
 	case n <= 8:
@@ -42,8 +42,7 @@ func alloc(n int) int {
 	return (n + step - 1) &^ (step - 1)
 }
 
-// allocPointers is alloc for what has pointers: larger ones have a word before them that
-// says where.
+// allocPointerBytes is allocBytes for memory with pointers: larger allocations have a header word.
 func allocPointers(n int) int {
 	if n > 512 && n <= 32<<10-8 {
 		n += 8

@@ -8,12 +8,10 @@ import (
 	"penstock/core/kv"
 )
 
-// Check reports the first violated invariant: each page is in its table, begins and ends
-// with a block that somebody holds, and is found by its head; each of its blocks is found
-// by where; groups are disjoint and all different; workers and pools know the pages that
-// they are in; spans are of whole pages, and say as many of them as are held alike; and what
-// is counted is what is there. It costs as much as the index is
-// large, and is for tests.
+// Check reports the first violated invariant: each page is in its table, begins and ends with a held block,
+// and is found by its head; blocks finds each of its blocks; groups are disjoint and different; workers and
+// pools know their pages; spans consist of whole pages, and state correctly how many of them are held alike;
+// counts are correct. It takes time proportional to the index, and is for tests.
 func (x *Index) Check() error {
 	c := checker{
 		x: x, held: make([]int, len(x.workers)), in: make([]int, len(x.workers)),
@@ -145,8 +143,8 @@ func (c *checker) checkPage(id uint32, v *version) error {
 	return c.checkGroups(id, v)
 }
 
-// checkSpan compares what page id is in a span with, and what it says of the span if it is
-// the first, with the pages.
+// checkSpan compares the span of page id, and what the page says of the span if it is the first, with the
+// pages.
 func (c *checker) checkSpan(id uint32, v *version) error {
 	x, s := c.x, c.x.pages.span(id)
 	if s == nil || s.pages[0] != id {

@@ -12,13 +12,13 @@ import (
 
 const (
 	churnWorkers = 32
-	churnRoom    = 2048 // blocks of a worker's cache
-	churnPiece   = 48   // most blocks of an event
+	churnRoom    = 2048 // blocks in a worker's cache
+	churnPiece   = 48   // maximum blocks of an event
 )
 
-// churner makes the events of engines whose caches are full: prompts behind common ones
-// that go out of use, stored in pieces or block by block and removed piece by piece, from
-// workers that come and go. It allocates nothing after it was made.
+// churner generates the events of engines with full caches: prompts which share prefixes that go out of use,
+// stored in parts or block by block and removed in parts, from workers which are added and removed. It
+// allocates nothing after its creation.
 type churner struct {
 	index   *prefix.Index
 	rng     splitmix.Source
@@ -30,12 +30,12 @@ type churner struct {
 	gone    []kv.SeqHash
 }
 
-// churned is a worker: a ring of what it stored, the oldest first.
+// churned is a worker: a ring of its stored blocks, the oldest first.
 type churned struct {
 	worker   kv.Worker
 	ring     [churnRoom]kv.SeqHash
 	at, used int
-	tip      kv.SeqHash // of the prompt that grows
+	tip      kv.SeqHash // of the growing prompt
 	length   int
 	want     int
 	behind   int
@@ -49,7 +49,7 @@ func newChurner(index *prefix.Index) *churner {
 	return c
 }
 
-// join makes w a worker that nobody knows.
+// join makes w an unknown worker.
 func (c *churner) join(w *churned) {
 	c.ids++
 	w.worker = kv.Worker{ID: c.ids}
@@ -61,8 +61,7 @@ func (c *churner) apply(w *churned, ev kv.Event) {
 	c.events++
 }
 
-// step stores a piece of a prompt on some worker, and removes the oldest where there is
-// no room.
+// step stores a part of a prompt on some worker, and removes the oldest blocks where there is no room.
 func (c *churner) step() {
 	w := &c.workers[c.rng.Below(churnWorkers)]
 	if w.length == w.want {
@@ -99,8 +98,8 @@ func (c *churner) step() {
 	c.apply(w, ev)
 }
 
-// run applies some events, with prompts that go out of use and workers that leave, and
-// then fills all caches again.
+// run applies some events, with prompts which go out of use and workers which are removed, and then fills all
+// caches again.
 func (c *churner) run(events int) {
 	next := c.events
 	for end := c.events + events; c.events < end; c.step() {
@@ -134,9 +133,8 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// TestChurnReturnsMemory says that after 300,000 events, in which everything was replaced
-// many times, the index takes what it took before, that each event allocated little, and that
-// nothing is left when all workers have left.
+// TestChurnReturnsMemory: after 300,000 events, which replaced everything many times, the index takes as much
+// memory as before, each event allocated little, and nothing is left when all workers are removed.
 func TestChurnReturnsMemory(t *testing.T) {
 	index, err := prefix.New(prefix.Config{})
 	if err != nil {

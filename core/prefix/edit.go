@@ -7,10 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// edit is a page while the writer changes it: opened, changed, and committed as the
-// page's next version.
+// pageEdit is a page while the writer changes it: opened, changed, and committed as the page's next version.
 type edit struct {
-	id     uint32 // 0 while there is none
+	id     uint32 // 0 if there is none
 	old    *version
 	start  int
 	n      int
@@ -21,7 +20,7 @@ type edit struct {
 	changed bool
 }
 
-// open begins the change of a page.
+// openPage starts the change of a page.
 func (x *Index) open(id uint32) *edit {
 	e, v := &x.edit, x.pages.get(id)
 	e.id, e.old, e.start, e.n, e.hashes = id, v, int(v.start), int(v.n), v.hashes
@@ -31,7 +30,7 @@ func (x *Index) open(id uint32) *edit {
 	return e
 }
 
-// create begins a page of which the first block will be at an offset.
+// createPage starts a new page whose first block will be at an offset.
 func (x *Index) create(offset int) *edit {
 	e := &x.edit
 	e.id, e.old, e.start, e.n, e.hashes = x.pages.reserve(), nil, offset, 0, nil
@@ -39,7 +38,7 @@ func (x *Index) create(offset int) *edit {
 	return e
 }
 
-// hashAt returns the hash of the block at p, in the page that is being changed too.
+// blockHash returns the hash of the block at p, also in the page which is being changed.
 func (x *Index) hashAt(p place) kv.SeqHash {
 	if e := &x.edit; p.page == e.id {
 		return e.hashes[int(p.offset)-e.start]
@@ -47,14 +46,14 @@ func (x *Index) hashAt(p place) kv.SeqHash {
 	return x.pages.get(p.page).at(int(p.offset))
 }
 
-// end returns the offset behind the last block.
+// endOffset returns the offset after the last block.
 func (e *edit) end() int { return e.start + e.n }
 
-// extend appends a block; more is how many are expected to follow it. Versions that
-// readers have end before it in the shared array.
+// appendBlock appends a block; more is how many are expected to follow it. The versions which readers have
+// end before it in the shared array.
 func (e *edit) extend(seq kv.SeqHash, more int) {
 	switch {
-	case len(e.hashes) > e.n: // remains, which readers of older versions may be at
+	case len(e.hashes) > e.n: // leftovers, which readers of older versions may read
 		e.grow(1 + more)
 	case len(e.hashes) == cap(e.hashes):
 		e.grow(max(1+more, e.n))
@@ -64,14 +63,14 @@ func (e *edit) extend(seq kv.SeqHash, more int) {
 	e.changed = true
 }
 
-// grow moves the hashes to an array with room for so many more, if the window has it.
+// growHashes moves the hashes to an array with room for the given number of further blocks, up to the window.
 func (e *edit) grow(room int) {
 	hashes := make([]kv.SeqHash, e.n, min(e.n+room, window-e.start))
 	copy(hashes, e.hashes)
 	e.hashes = hashes
 }
 
-// of returns what worker n holds: a group without a set, empty if it holds nothing.
+// holdingsOf returns what worker n holds: a group without a set, empty if it holds nothing.
 func (e *edit) of(n uint32) group {
 	if i := e.find(n); i >= 0 {
 		return group{device: e.groups[i].device, ext: e.groups[i].ext}
@@ -83,7 +82,7 @@ func (e *edit) find(n uint32) int {
 	return slices.IndexFunc(e.groups, func(g group) bool { return g.set.has(n) })
 }
 
-// put says that worker n holds what h does: it moves to the group that holds the same.
+// setHoldings sets the holdings of worker n to h: it moves to the group with the same holdings.
 func (x *Index) put(n uint32, h group) {
 	e, w := &x.edit, &x.workers[n]
 	had := uint64(0)
@@ -120,7 +119,7 @@ func (x *Index) put(n uint32, h group) {
 	e.groups = append(e.groups, h)
 }
 
-// held returns the blocks that are held by a worker or are in a pool.
+// heldMask returns the blocks which are held by a worker or are in a pool.
 func (e *edit) held() uint64 {
 	var mask uint64
 	for i := range e.groups {
@@ -132,8 +131,7 @@ func (e *edit) held() uint64 {
 	return mask
 }
 
-// commit makes the page's next version what readers find. A page that nobody holds
-// anything of is gone.
+// commitPage publishes the page's next version. A page without holders is removed.
 func (x *Index) commit() {
 	e := &x.edit
 	defer e.close()
@@ -156,14 +154,14 @@ func (x *Index) commit() {
 	}
 }
 
-// close forgets the page, and with it sets and labels that would be kept alive.
+// closePage resets the edit, so that it does not keep sets and labels alive.
 func (e *edit) close() {
 	clear(e.groups)
 	e.id, e.old, e.hashes, e.groups = 0, nil, nil, e.groups[:0]
 }
 
-// show lets readers find v instead of the old version: first by its own head, so that
-// a page of which the beginning went is not gone for a moment.
+// publishVersion makes readers find v instead of the old version. It inserts v by its own head first, so that
+// a page whose first blocks were removed never disappears.
 func (x *Index) show(v *version) {
 	old := x.edit.old
 	if v != nil {
@@ -174,7 +172,7 @@ func (x *Index) show(v *version) {
 	}
 }
 
-// trim cuts off the blocks at both ends that nobody holds.
+// trimEnds removes the blocks without holders at both ends.
 func (x *Index) trim(held uint64) {
 	e := &x.edit
 	first, end := e.end(), e.end()
@@ -187,13 +185,13 @@ func (x *Index) trim(held uint64) {
 		}
 	}
 	e.hashes, e.start, e.n = e.hashes[first-e.start:], first, end-first
-	// An array of which less than half is used is left to the versions that have it.
+	// An array which is less than half used is left to the versions which share it.
 	if 2*e.n < cap(e.hashes) || e.old != nil && int(e.old.start) != first {
 		e.grow(0)
 	}
 }
 
-// version returns what e has become.
+// newVersion returns the version which e has become.
 func (e *edit) version(held uint64) *version {
 	v := &version{
 		head: e.hashes[0], last: e.hashes[e.n-1],

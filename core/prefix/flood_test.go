@@ -9,10 +9,10 @@ import (
 	"penstock/core/splitmix"
 )
 
-// floodBlocks are the full blocks of a prompt of 500 tokens, in blocks of 16.
+// floodBlocks is the number of full blocks in a prompt of 500 tokens, in blocks of 16.
 const floodBlocks = 31
 
-// coldPrompt makes dst the blocks of a prompt that shares nothing with the others.
+// coldPrompt sets dst to the blocks of a prompt which shares nothing with the others.
 func coldPrompt(n uint64, chain []kv.SeqHash, blocks []kv.BlockHash) {
 	var seq kv.SeqHash
 	for i := range blocks {
@@ -22,8 +22,8 @@ func coldPrompt(n uint64, chain []kv.SeqHash, blocks []kv.BlockHash) {
 	}
 }
 
-// BenchmarkApproxCold: prompts of which nothing is known, 4,000 a second, each forgotten after
-// two. An operation is a prompt: its insertion, and the expiry of another one.
+// BenchmarkApproxCold sends unknown prompts, 4,000 a second, each of which expires after two seconds. An
+// operation is one prompt: its insertion, and the expiry of another one.
 func BenchmarkApproxCold(b *testing.B) {
 	a := newApprox(b, ApproxConfig{TTL: 2 * time.Second})
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
@@ -43,7 +43,7 @@ func BenchmarkApproxCold(b *testing.B) {
 	}
 }
 
-// BenchmarkApproxRefuted: the same, and each is refuted when 64 others have come.
+// BenchmarkApproxRefuted does the same, and refutes each prompt after 64 others.
 func BenchmarkApproxRefuted(b *testing.B) {
 	a := newApprox(b, ApproxConfig{TTL: 2 * time.Second})
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
@@ -66,8 +66,8 @@ func BenchmarkApproxRefuted(b *testing.B) {
 	}
 }
 
-// BenchmarkApplyCold: one event of prompts of which nothing is known, and one of an eviction
-// for each, in an index with half a million blocks.
+// BenchmarkApplyCold applies one event per unknown prompt, and one eviction for each, to an index with half a
+// million blocks.
 func BenchmarkApplyCold(b *testing.B) {
 	const kept = 1 << 19 / floodBlocks
 	x, err := New(Config{})

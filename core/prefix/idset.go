@@ -1,8 +1,8 @@
 package prefix
 
-// idSet is the set of the pages that one worker or pool is in, so that forgetting it
-// costs what it holds: 4 bytes and some room for each page. It is a table with open
-// addressing that grows and shrinks; 0 is no page.
+// pageSet is the set of the pages of one worker or pool, so that removing the holder takes time proportional
+// to its pages. It takes 4 bytes and some room for each page. It is a table with open addressing which grows
+// and shrinks; 0 is no page.
 type idSet struct {
 	slots []uint32
 	n     int
@@ -41,8 +41,7 @@ func (s *idSet) has(id uint32) bool {
 	return false
 }
 
-// remove takes id out and moves up what was pushed away from its place, so that no
-// marks are left.
+// removePage removes id and moves up the entries which it displaced, so that no tombstones are left.
 func (s *idSet) remove(id uint32) {
 	if !s.has(id) {
 		return
@@ -53,7 +52,7 @@ func (s *idSet) remove(id uint32) {
 		at = (at + 1) & mask
 	}
 	for next := (at + 1) & mask; s.slots[next] != 0; next = (next + 1) & mask {
-		// What lies between its home and next may move to at if at is in between too.
+		// An entry may move to at if at lies between its home and its slot.
 		if (next-s.home(s.slots[next]))&mask >= (next-at)&mask {
 			s.slots[at] = s.slots[next]
 			at = next
@@ -79,7 +78,7 @@ func (s *idSet) resize(slots int) {
 	}
 }
 
-// take empties s and returns what was in it, among zeros.
+// takeAll empties s and returns its pages, among zeros.
 func (s *idSet) take() []uint32 {
 	ids := s.slots
 	*s = idSet{}

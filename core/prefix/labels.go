@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// label is a label of some blocks of a page.
+// blockLabels is a label with the blocks of a page which have it.
 type label struct {
 	mask uint64
 	is   kv.MoELabel
@@ -18,7 +18,7 @@ func compareLabels(a, b kv.MoELabel) int {
 		cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Group, b.Group))
 }
 
-// labelled returns the blocks whose label answers q.
+// labelledBlocks returns the blocks whose label matches q.
 func (g *group) labelled(q *kv.MoEQuery) uint64 {
 	if g.ext == nil {
 		return 0
@@ -32,7 +32,7 @@ func (g *group) labelled(q *kv.MoEQuery) uint64 {
 	return mask
 }
 
-// store adds blocks on a tier.
+// addBlocks adds blocks on a tier.
 func (g *group) store(t kv.Tier, mask uint64) {
 	if t == kv.TierDevice {
 		g.device |= mask
@@ -43,7 +43,7 @@ func (g *group) store(t kv.Tier, mask uint64) {
 	g.adopt(x)
 }
 
-// remove takes blocks from a tier; those that are on none have no label.
+// removeBlocks removes blocks from a tier; blocks which are on no tier have no label.
 func (g *group) remove(t kv.Tier, mask uint64) {
 	if t == kv.TierDevice {
 		g.device &^= mask
@@ -59,8 +59,8 @@ func (g *group) remove(t kv.Tier, mask uint64) {
 	g.adopt(x)
 }
 
-// label gives the blocks in mask the labels that an event says of the blocks from an
-// offset on: a label that is none takes away the one before.
+// setLabels sets the labels of the blocks in mask to those which an event has for the blocks from an offset
+// on; an empty label removes the one before.
 func (g *group) label(mask uint64, offset int, labels []kv.MoELabel) {
 	x := g.own()
 	x.labels = unlabel(x.labels, mask)
@@ -78,7 +78,7 @@ func (g *group) label(mask uint64, offset int, labels []kv.MoELabel) {
 	g.adopt(x)
 }
 
-// unlabel returns a copy of labels without those of the blocks in mask.
+// removeLabels returns a copy of labels without the blocks in mask.
 func unlabel(labels []label, mask uint64) []label {
 	var left []label
 	for _, l := range labels {
@@ -89,7 +89,7 @@ func unlabel(labels []label, mask uint64) []label {
 	return left
 }
 
-// own returns a copy of what g has beside blocks on the device.
+// copyExt returns a copy of the extension of g.
 func (g *group) own() ext {
 	if g.ext == nil {
 		return ext{}
@@ -97,7 +97,7 @@ func (g *group) own() ext {
 	return ext{slow: g.ext.slow, labels: slices.Clone(g.ext.labels)}
 }
 
-// adopt makes x what g has beside blocks on the device.
+// setExt makes x the extension of g; an empty one becomes nil.
 func (g *group) adopt(x ext) {
 	switch {
 	case len(x.labels) == 0 && x.slow == [len(x.slow)]uint64{}:

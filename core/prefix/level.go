@@ -2,22 +2,22 @@ package prefix
 
 import "slices"
 
-// level is the walk along the prompt in which tiers up to one count: who is still
-// with it, and who left it where. A worker that is with a level is with all slower ones.
+// tierWalk is the walk along the prompt for which tiers up to one count: which workers still match, and where
+// the others stopped. A worker that matches at tier t also matches at every slower tier.
 type level struct {
 	active []uint64
-	lo, hi int // active means nothing outside; at both ends it is not 0
+	lo, hi int // active is 0 outside, and not 0 at both ends
 	runs   []run
 }
 
-// run are the workers that hold exactly depth leading blocks, at Match.words[at:at+n]:
-// the words of a set from word lo on. Runs are in ascending order.
+// workerRun is the workers which hold exactly depth leading blocks, at Match.words[at:at+n]: the words of a
+// set from word lo on. Runs are in ascending order.
 type run struct {
 	depth     int
 	lo, at, n int
 }
 
-// narrow leaves out words without workers at both ends.
+// trimEmpty removes words without workers at both ends.
 func (l *level) narrow() {
 	for l.lo < l.hi && l.active[l.lo] == 0 {
 		l.lo++
@@ -29,8 +29,8 @@ func (l *level) narrow() {
 
 func (l *level) empty() bool { return l.lo == l.hi }
 
-// stays reports whether all that are active have the first k blocks of v on the device: on
-// most pages nobody leaves, whatever other groups there are.
+// allHold reports whether all active workers have the first k blocks of v on the device. On most pages no
+// worker stops, whatever other groups there are.
 func (l *level) stays(v *version, k int) bool {
 	start := int(v.start)
 	for i := l.lo; i < l.hi; i++ {
@@ -55,7 +55,7 @@ func (l *level) stays(v *version, k int) bool {
 	return true
 }
 
-// keep lets who is not in s leave at depth pos.
+// keepOnly stops the active workers which are not in s at depth pos.
 func (m *Match) keep(l *level, pos int, s *set) {
 	if s.covers(l) {
 		return
@@ -78,7 +78,7 @@ func (m *Match) keep(l *level, pos int, s *set) {
 	l.narrow()
 }
 
-// covers reports whether all that are with l are in s. Both ends of l are not 0.
+// coversActive reports whether all active workers of l are in s. Both ends of l are not 0.
 func (s *set) covers(l *level) bool {
 	if l.lo < int(s.lo) || l.hi > s.end() {
 		return false
@@ -99,13 +99,13 @@ func (s *set) covers(l *level) bool {
 	return true
 }
 
-// cut lets everybody leave where what they have of a page ends: of the k blocks that
-// the prompt has of it, the first at offset start of the masks and position pos. It costs
-// some steps for each part and each word that its set covers, however many words there are.
+// stopInPage stops each active worker where its blocks of a page end. The prompt matches k blocks of the
+// page, the first at offset start of the masks and position pos. It takes a few steps for each part and each
+// word which the part's set covers, however many words there are.
 func (m *Match) cut(l *level, pos, start, k int) {
 	m.full = append(m.full[:0], l.active[l.lo:l.hi]...)
 	m.next = m.next[:0]
-	var first [window + 1]int32 // by depth: one more than the latest part of it, 0 for none
+	var first [window + 1]int32 // by depth: one more than the latest part with it, 0 for none
 	for i := range m.parts {
 		s := &m.parts[i].set
 		depth := min(leading(m.parts[i].mask, start), k)
@@ -131,8 +131,8 @@ func (m *Match) cut(l *level, pos, start, k int) {
 	l.narrow()
 }
 
-// cutAt lets those leave at a depth, which is new, who are in one of some parts: the one
-// before number part, and those that m.next chains to it.
+// stopAtDepth stops workers at a new depth: those which are in the part before number part, or in a part
+// which m.next chains to it.
 func (m *Match) cutAt(l *level, depth int, part int32) {
 	lo, hi := l.hi, l.lo
 	for i := part; i > 0; i = m.next[i-1] {
@@ -172,7 +172,7 @@ func (m *Match) cutAt(l *level, depth int, part int32) {
 	l.runs = append(l.runs, run{depth: depth, lo: lo, at: at, n: n})
 }
 
-// depart lets the workers in gone, words from l.lo on, leave at a depth.
+// stopWorkers stops the workers in gone, words from l.lo on, at a depth.
 func (m *Match) depart(l *level, depth int, gone []uint64) {
 	var any uint64
 	for _, w := range gone {
@@ -188,7 +188,7 @@ func (m *Match) depart(l *level, depth int, gone []uint64) {
 	}
 }
 
-// leave lets all that are left leave at a depth.
+// stopAll stops all remaining workers at a depth.
 func (m *Match) leave(l *level, depth int) {
 	if !l.empty() {
 		m.depart(l, depth, l.active[l.lo:l.hi])
@@ -196,8 +196,8 @@ func (m *Match) leave(l *level, depth int) {
 	l.narrow()
 }
 
-// emit returns the words, from l.lo on, of the run of a depth, which is the last or comes
-// after it. Nobody asks for who holds nothing: that run is for the bin.
+// runWords returns the words, from l.lo on, of the run of a depth, which is the last one or comes after it.
+// Runs of depth 0 are discarded, because answers do not include workers which hold nothing.
 func (m *Match) emit(l *level, depth int) []uint64 {
 	if last := len(l.runs) - 1; last >= 0 && l.runs[last].depth == depth && l.runs[last].lo == l.lo && l.runs[last].n == l.hi-l.lo {
 		r := l.runs[last]

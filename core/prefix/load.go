@@ -10,9 +10,9 @@ import (
 	"penstock/core/kv"
 )
 
-// LoadSnapshot fills x, which must be empty, from what AppendSnapshot wrote. What is
-// not exactly that is refused, as is what exceeds the bounds of x's Config; x is empty
-// then. The memory that it takes is bounded by MaxBytes and a multiple of the data.
+// LoadSnapshot fills x, which must be empty, from the output of AppendSnapshot. It refuses anything else, and
+// what exceeds the bounds of x's Config; x is empty then. The memory which it takes is bounded by MaxBytes
+// and a multiple of the data.
 func (x *Index) LoadSnapshot(data []byte) error {
 	if len(x.numbers) > 0 || len(x.places) > 0 || x.pages.live > 0 {
 		return errors.New("prefix: load snapshot: the index is not empty")
@@ -26,8 +26,7 @@ func (x *Index) LoadSnapshot(data []byte) error {
 	return nil
 }
 
-// discard empties x at once: what was loaded may be so made that taking it apart takes
-// very long.
+// discardAll empties x at once: a malicious snapshot could make removing its content step by step very slow.
 func (x *Index) discard() {
 	for i := range x.heads.shards {
 		s := &x.heads.shards[i]
@@ -49,16 +48,15 @@ var (
 	errFull  = errors.New("it exceeds the bounds of the index; raise them, or begin without it")
 )
 
-// loader reads a snapshot. Its err is that of the first thing that was wrong; what is
-// read after it is 0.
+// snapshotLoader reads a snapshot. Its err is the first error; values read after it are 0.
 type loader struct {
 	x    *Index
 	data []byte
 	err  error
 
-	page  uint32   // the pages read
-	seen  []uint32 // by worker: the last page that it was in
-	words []uint64 // of a set, from word lo on
+	page  uint32   // number of pages read
+	seen  []uint32 // by worker: the last page which had it
+	words []uint64 // of the set being read, from word lo on
 	lo    uint32
 	spent int // bytes of the sets of the page
 }
@@ -89,7 +87,7 @@ func (l *loader) u64() uint64 {
 	return u
 }
 
-// number reads a number up to limit.
+// readNumber reads a number up to limit.
 func (l *loader) number(limit uint64) uint64 {
 	if l.err != nil {
 		return 0
@@ -107,7 +105,7 @@ func (l *loader) number(limit uint64) uint64 {
 	return u
 }
 
-// count reads how many things of at least so many bytes follow.
+// readCount reads the number of following items, each of at least each bytes.
 func (l *loader) count(each int) int {
 	return int(l.number(uint64(len(l.data) / each)))
 }
@@ -160,7 +158,7 @@ func (l *loader) workers() {
 	if l.err != nil || n == 0 {
 		return
 	}
-	l.x.introduce(names) // so that the number of each is its place among them
+	l.x.introduce(names) // in order, so each number is the index in names
 	for i := range hidden {
 		l.x.workers[i].hidden = hidden[i]
 	}
@@ -192,7 +190,7 @@ func (l *loader) pools() {
 	l.x.view.Store(&v)
 }
 
-// access reads who can attach a pool.
+// readAccess reads which workers can attach a pool.
 func (l *loader) access() (access []kv.Worker) {
 	for k := l.count(2); k > 0 && l.err == nil; k-- {
 		w := l.worker()
@@ -236,7 +234,7 @@ func (l *loader) readPage() kv.SeqHash {
 		l.fail(errFull)
 	}
 	e.changed = true
-	l.x.commit() // after an error too: the page is taken apart with the rest
+	l.x.commit() // also after an error: discardAll removes the page with the rest
 	return head
 }
 
@@ -280,7 +278,7 @@ func (l *loader) holders(form byte, start, n int) {
 	}
 }
 
-// join makes the workers of g, which hold nothing of the open page, hold what it says.
+// joinGroup adds g to the open page; its workers hold nothing of the page yet.
 func (x *Index) join(g group) error {
 	held := bits.OnesCount64(g.any())
 	x.edit.groups = append(x.edit.groups, g)
@@ -297,7 +295,7 @@ func (x *Index) join(g group) error {
 	return err
 }
 
-// joinPool puts blocks of the open page into pool i, which has none of it.
+// joinPool adds blocks of the open page to pool i, which has none of it.
 func (x *Index) joinPool(i uint32, mask uint64) {
 	p := &x.pools[i]
 	p.held += bits.OnesCount64(mask)
@@ -306,7 +304,7 @@ func (x *Index) joinPool(i uint32, mask uint64) {
 	x.edit.pools = append(x.edit.pools, pooled{mask: mask, pool: i})
 }
 
-// group reads a group of a page of which all has the blocks.
+// readGroup reads a group of a page which has the blocks all.
 func (l *loader) group(all uint64) group {
 	flags := l.byte()
 	if flags > groupFlags {
@@ -355,7 +353,7 @@ func (l *loader) label() label {
 	return is
 }
 
-// set reads the workers of a group, of which none may be in another one of the page.
+// readSet reads the workers of a group; none may be in another group of the page.
 func (l *loader) set(one bool) set {
 	runs := 1
 	if !one {
@@ -392,7 +390,7 @@ func (l *loader) set(one bool) set {
 	return l.pack()
 }
 
-// add puts worker n into the words of the set.
+// addNumber adds worker n to the words of the set.
 func (l *loader) add(n uint32) {
 	if l.seen[n] == l.page {
 		l.fail(errHeld)
@@ -407,7 +405,7 @@ func (l *loader) add(n uint32) {
 	l.words[n/64-l.lo] |= 1 << (n % 64)
 }
 
-// pack makes the set of the words, of which the first and the last are not 0.
+// packSet makes the set of the words, the first and last of which are not 0.
 func (l *loader) pack() set {
 	if l.spent += 8 * len(l.words); l.x.bytes()+l.spent > l.x.cfg.MaxBytes {
 		l.fail(errFull)

@@ -2,18 +2,18 @@ package prefix
 
 import "penstock/core/kv"
 
-// Match is the answer of [Index.Match], and the memory of it: one that is used again
-// allocates nothing. Runs and Sets in it are valid until it is used again.
+// Match is the answer of [Index.Match], and its memory: reusing one avoids allocations. Its Runs and Sets are
+// valid until it is reused.
 type Match struct {
 	view   *view
 	levels [kv.Tiers]level
-	n      int // levels in use
-	// tallies are of the last level.
+	n      int // tiers in use
+	// counts are for the last tier.
 	tallies []tally
-	words   []uint64 // the sets of runs and tallies
-	runs    []Run    // what Runs returned
+	words   []uint64 // the sets of runs and counts
+	runs    []Run    // result of DepthRuns
 
-	// Scratch of a page.
+	// Scratch for a page.
 	parts   []part
 	next    []int32
 	full    []uint64
@@ -21,14 +21,13 @@ type Match struct {
 	columns columns // scratch of AppendOverlaps
 }
 
-// Match finds who holds how much of a prompt, of which chain has the SeqHashes of the full
-// blocks in order, into m. moe, if not nil, has labels counted. It may run beside the
-// writer and beside others; see the package's comment for what it then answers. What is
-// hidden is not matched.
+// Match finds into m which workers hold how much of a prompt; chain has the SeqHashes of its full blocks in
+// order. If moe is not nil, labels are counted. Match may run concurrently with the writer and with other
+// lookups; the package comment says what it then answers. Hidden workers are not matched.
 //
-// The cost of a lookup is that of one page for each 64 blocks, for up to 512 where the same
-// workers hold them all, and for each place where a page begins or the chain leaves one; of a page, some steps for each of its groups and
-// each 64 workers.
+// A lookup visits one page per 64 blocks (up to 512 where the same workers hold them all), and one more for
+// each place where a page begins or the chain leaves one. Each page takes a few steps for each of its groups
+// and each 64 workers.
 func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	for {
 		v := x.view.Load()
@@ -44,7 +43,7 @@ func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	}
 }
 
-// begin makes every visible worker one that holds nothing yet.
+// startWalk initializes the walks with all visible workers.
 func (m *Match) begin(v *view) {
 	m.view, m.n = v, v.levels
 	m.tallies, m.words = m.tallies[:0], m.words[:0]
@@ -57,8 +56,8 @@ func (m *Match) begin(v *view) {
 	}
 }
 
-// covers returns how many leading blocks of chain v has: all that it can have, in one
-// comparison, or else those before the chain left it.
+// commonBlocks returns how many leading blocks of chain v has: all which it can have, found in one
+// comparison, or those before the chain leaves the page.
 func (v *version) covers(chain []kv.SeqHash) int {
 	n := int(v.n)
 	if n <= len(chain) {
@@ -71,7 +70,7 @@ func (v *version) covers(chain []kv.SeqHash) int {
 			return n
 		}
 	}
-	has, not := 1, n-1 // the head is equal, what is at not or behind is not
+	has, not := 1, n-1 // the head is equal; blocks from not on differ
 	for has < not {
 		if mid := (has + not) / 2; chain[mid] == v.hashes[mid] {
 			has = mid + 1
@@ -82,7 +81,7 @@ func (v *version) covers(chain []kv.SeqHash) int {
 	return has
 }
 
-// walkDevice is walk where nothing is on slower tiers and no label is asked for.
+// walkDevice is walkTiers for an index without blocks on slower tiers, and a lookup without labels.
 func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	l, pos := &m.levels[0], 0
 	for pos < len(chain) && !l.empty() {
@@ -91,10 +90,9 @@ func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 			break
 		}
 		rest := chain[pos:]
-		// Most pages are full windows held by one group, and several in a row by the same. Where
-		// the next page begins is then a constant behind branches that the processor guesses, and
-		// not a number that comes from this page's memory: the misses of pages that follow one
-		// another overlap.
+		// Most pages are full windows held by one group, and several in a row by the same. The position of
+		// the next page is then a constant after predictable branches, and does not depend on this page's
+		// memory, so the cache misses of consecutive pages overlap.
 		if v.span > 0 {
 			if len(rest) >= spanBlocks && v.span == spanPages && rest[spanBlocks-1] == v.lasts[spanPages-1] {
 				m.keep(l, pos, &v.first.set)
@@ -126,12 +124,11 @@ func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
 	m.leave(l, pos)
 }
 
-// ahead finds pages along a chain. Most begin 64 blocks after the one before, and what
-// costs time is to wait for memory: so several are looked for at once, more each time
-// that they were there.
+// pageFinder finds pages along a chain. Most begin 64 blocks after the one before, and memory latency
+// dominates: so it looks up several at once, twice as many each time it succeeds.
 type ahead struct {
 	heads *heads
-	first int // position of the first of found
+	first int // number of entries in found, the first at position first
 	n     int
 	found [aheadPages]*version
 }
@@ -159,8 +156,8 @@ func (a *ahead) find(chain []kv.SeqHash, pos int) *version {
 	return a.found[0]
 }
 
-// walk goes along the pages of the prompt with all levels at once, so that all see the
-// same version of a page.
+// walkTiers walks along the pages of the prompt for all tiers at once, so that all see the same version of a
+// page.
 func (m *Match) walk(h *heads, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	last, pos := &m.levels[m.n-1], 0
 	a := ahead{heads: h}

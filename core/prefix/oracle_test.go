@@ -11,14 +11,13 @@ import (
 	"penstock/core/kv"
 )
 
-// tree is a few chains that leave each other near the ends of pages, by block contents
-// and by prefixes.
+// tree is a few chains which leave each other near the ends of pages, as block contents and as prefixes.
 type tree struct {
 	blocks [][]kv.BlockHash
 	chains [][]kv.SeqHash
 }
 
-// grove returns chains of 150 blocks: each leaves an earlier one at a place of interest.
+// grove returns chains of 150 blocks: each leaves an earlier one at a boundary case.
 func grove() tree {
 	var g tree
 	leaves := []int{0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 100, 127, 128, 129}
@@ -47,7 +46,7 @@ func chainOf(blocks []kv.BlockHash) []kv.SeqHash {
 	return out
 }
 
-// twins are an Index and its naive twin, driven with the same operations.
+// twins is an Index and its naive twin, which run the same operations.
 type twins struct {
 	x     *Index
 	n     *naive
@@ -72,7 +71,7 @@ func newTwins(t fataler, wide int) *twins {
 		pools:   rapid.SampledFrom([]kv.PoolID{3, 1, 7}),
 		edges:   rapid.OneOf(rapid.SampledFrom([]int{0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 126, 127, 128, 129, 150}), rapid.IntRange(0, 150)),
 	}
-	if wide > 64 { // all have numbers from the beginning, so that sets have gaps
+	if wide > 64 { // all have numbers from the start, so that sets have gaps
 		for _, worker := range workers {
 			w.apply(worker, kv.Event{Kind: kv.Cleared})
 		}
@@ -80,15 +79,15 @@ func newTwins(t fataler, wide int) *twins {
 	return w
 }
 
-// stretch draws a part of a chain.
+// stretch draws a range of a chain.
 func (w *twins) stretch(t *rapid.T) (c, from, to int) {
 	c = rapid.IntRange(0, len(w.grove.chains)-1).Draw(t, "chain")
 	from, to = w.edges.Draw(t, "from"), w.edges.Draw(t, "to")
 	return c, min(from, to), max(from, to)
 }
 
-// event draws a Stored event: of any stretch, so of orphans and duplicates too, some
-// with labels, some that say a wrong position.
+// event draws a Stored event of any range, so also of orphans and duplicates, some with labels, some with a
+// wrong position.
 func (w *twins) event(t *rapid.T) kv.Event {
 	c, from, to := w.stretch(t)
 	ev := kv.Event{Kind: kv.Stored, Tier: w.tiers.Draw(t, "tier"), Blocks: w.grove.blocks[c][from:to]}
@@ -202,7 +201,7 @@ func (w *twins) dropPool(t *rapid.T) {
 	w.n.unlist(before)
 }
 
-// reload goes on with what a snapshot says.
+// reload continues with an index loaded from a snapshot.
 func (w *twins) reload(t *rapid.T) {
 	data := w.x.AppendSnapshot(nil)
 	x := mustNew(t, Config{})
@@ -215,7 +214,7 @@ func (w *twins) reload(t *rapid.T) {
 	w.x = x
 }
 
-// agree compares all that can be asked.
+// agree compares all query results.
 func (w *twins) agree(t *rapid.T) {
 	if err := w.x.Check(); err != nil {
 		t.Fatal(err)
@@ -268,14 +267,14 @@ func (w *twins) matches(t *rapid.T, x *Index, prompt []kv.SeqHash, moe *kv.MoEQu
 	}
 }
 
-// sizesOf returns what Stats says without what depends on how the index is made.
+// sizesOf returns Stats without the fields which depend on the implementation.
 func sizesOf(x *Index) Stats {
 	s := x.Stats()
 	s.Pages, s.Ghosts, s.Bytes, s.Counts = 0, 0, 0, Counts{}
 	return s
 }
 
-// agrees drives the twins with operations at random and compares after each.
+// agrees runs random operations on the twins and compares after each.
 func agrees(wide int) func(*rapid.T) {
 	return func(t *rapid.T) {
 		w := newTwins(t, wide)
@@ -301,7 +300,7 @@ func agrees(wide int) func(*rapid.T) {
 
 func TestIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(4)) }
 
-// TestWideIndexAgreesWithNaiveTwin has sets of several words, that grow and shrink.
+// TestWideIndexAgreesWithNaiveTwin has sets of several words which grow and shrink.
 func TestWideIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(300)) }
 
 func FuzzIndex(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees(4))) }

@@ -2,12 +2,11 @@ package prefix
 
 import "math/bits"
 
-// pages finds a page by its number, for the writer: 4 bytes name one where a pointer
-// would take 8. It is made of chunks, which are freed when they are empty. No page has
-// the number 0.
+// pageTable finds a page by its number, for the writer: a number takes 4 bytes where a pointer would take 8.
+// It consists of chunks, which are freed when they are empty. No page has the number 0.
 type pages struct {
 	chunks []*chunk
-	open   []uint32 // chunks that have room, each once; an empty one is nil
+	open   []uint32 // chunks with room, each once; an empty one is nil
 	live   int
 	bytes  int
 }
@@ -28,12 +27,12 @@ func (p *pages) get(id uint32) *version { return p.chunks[id/chunkPages].version
 
 func (p *pages) set(id uint32, v *version) { p.chunks[id/chunkPages].versions[id%chunkPages] = v }
 
-// span returns the span that a page is in, or nil.
+// spanOf returns the span of a page, or nil.
 func (p *pages) span(id uint32) *span { return p.chunks[id/chunkPages].spans[id%chunkPages] }
 
 func (p *pages) setSpan(id uint32, s *span) { p.chunks[id/chunkPages].spans[id%chunkPages] = s }
 
-// reserve returns a free number.
+// reserveID returns a free number.
 func (p *pages) reserve() uint32 {
 	if len(p.open) == 0 {
 		p.open = append(p.open, uint32(len(p.chunks)))
@@ -44,7 +43,7 @@ func (p *pages) reserve() uint32 {
 	if c == nil {
 		c = &chunk{}
 		if at == 0 {
-			c.taken[0] = 1 // the number 0
+			c.taken[0] = 1 // the number 0 is not used
 		}
 		p.chunks[at] = c
 		p.bytes += allocPointers(chunkBytes)
@@ -57,7 +56,7 @@ func (p *pages) reserve() uint32 {
 	return id
 }
 
-// release makes a number free.
+// releaseID frees a number.
 func (p *pages) release(id uint32) {
 	at := id / chunkPages
 	c := p.chunks[at]

@@ -6,20 +6,20 @@ import (
 	"penstock/core/kv"
 )
 
-// tally counts for some workers blocks that were matched in one page.
+// specialCounts counts the matched blocks of one page which are attachable or labelled, for a set of workers.
 type tally struct {
 	set                  run
 	attachable, labelled int
 }
 
-// part is a set of workers that have the same of a page.
+// pagePart is a set of workers which have the same blocks of a page.
 type part struct {
 	set                  set
 	mask                 uint64
 	attachable, labelled uint64
 }
 
-// divide makes parts of who has what of a page when tiers up to t count.
+// splitParts sets parts to the sets of workers with the same blocks of a page when tiers up to t count.
 func (m *Match) divide(v *version, t int, moe *kv.MoEQuery) {
 	m.parts, m.split = m.parts[:0], m.split[:0]
 	v.groups(func(g *group) {
@@ -40,7 +40,7 @@ func (m *Match) divide(v *version, t int, moe *kv.MoEQuery) {
 	}
 }
 
-// others adds the part of those that are in no other.
+// addOthers adds the part of the workers which are in no other.
 func (m *Match) others(l *level) {
 	m.addPart(l, part{}, func(i int) uint64 {
 		w := l.active[i]
@@ -51,8 +51,8 @@ func (m *Match) others(l *level) {
 	})
 }
 
-// share divides each part into those with access to a pool, which have its blocks too,
-// and those without.
+// splitByAccess splits each part into the workers with access to a pool, which also have its blocks, and the
+// workers without.
 func (m *Match) share(l *level, mask uint64, access *set) {
 	for j := range m.parts {
 		all := m.parts[j]
@@ -60,14 +60,14 @@ func (m *Match) share(l *level, mask uint64, access *set) {
 		with.mask |= mask
 		with.attachable |= mask
 		if m.addPart(l, with, func(i int) uint64 { return all.set.word(i) & access.word(i) }) {
-			// Who is in no part has nothing of the page: the empty set does for that.
+			// Workers which are in no part have nothing of the page, so the empty set may stay.
 			m.parts[j].set = set{}
 			m.addPart(l, all, func(i int) uint64 { return all.set.word(i) &^ access.word(i) })
 		}
 	}
 }
 
-// addPart adds p with the set that word gives, unless that is empty.
+// addPart adds p with the set which word returns, unless the set is empty.
 func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
 	at, some := len(m.split), uint64(0)
 	for i := l.lo; i < l.hi; i++ {
@@ -85,7 +85,7 @@ func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
 	return true
 }
 
-// tally counts what parts have of special blocks among those that they match of a page.
+// countSpecial counts the attachable and labelled blocks among the blocks of a page which parts match.
 func (m *Match) tally(l *level, start, k int) {
 	for i := range m.parts {
 		p := &m.parts[i]

@@ -7,17 +7,17 @@ import (
 	"penstock/core/kv"
 )
 
-// pool is a holder of blocks that is no worker: what is in it can be had by every
-// worker that has access, and outlives all of them.
+// blockPool is a holder of blocks which is not a worker: every worker with access can attach its blocks,
+// which outlive the workers.
 type pool struct {
 	id     kv.PoolID
 	known  bool
-	access []kv.Worker // as SetAccess said, whether they are known or not; ascending
+	access []kv.Worker // as set by SetAccess, also unknown ones; ascending
 	held   int
 	pages  idSet
 }
 
-// pool returns p's place, giving it one if it has none.
+// poolNumber returns p's index, and assigns one if it has none.
 func (x *Index) pool(p kv.PoolID) uint32 {
 	if i, ok := x.places[p]; ok {
 		return i
@@ -37,7 +37,7 @@ func (x *Index) pool(p kv.PoolID) uint32 {
 	return i
 }
 
-// attach publishes who can attach pool i.
+// publishAccess publishes which workers can attach pool i.
 func (x *Index) attach(v *view, i uint32, who set) {
 	access := make([]set, len(x.pools))
 	copy(access, v.access)
@@ -48,9 +48,8 @@ func (x *Index) attach(v *view, i uint32, who set) {
 	x.view.Store(v)
 }
 
-// Place says that the blocks that end in seqs are in a pool. A block that no worker holds
-// and that is in no pool has no known place among prefixes and is left out; Place returns
-// how many were not.
+// AddToPool records that the blocks which end in seqs are in a pool. A block which no worker holds and which
+// is in no pool has no known position and is skipped; AddToPool returns how many were not skipped.
 func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int {
 	i, placed := x.pool(p), 0
 	for _, seq := range seqs {
@@ -67,7 +66,7 @@ func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int {
 	return placed
 }
 
-// Displace says that the blocks that end in seqs are no longer in a pool.
+// RemoveFromPool records that the blocks which end in seqs are no longer in a pool.
 func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
 	i, ok := x.places[p]
 	if !ok {
@@ -83,13 +82,13 @@ func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
 	x.settle()
 }
 
-// maxIdle is how many workers may be known that hold nothing, for lists to make more of
-// them known. Those beyond it can attach their pools when something is said of them.
+// maxIdle is the number of known workers without blocks up to which access lists add workers. Further ones
+// can attach their pools once they are added by another call.
 const maxIdle = 1 << 14
 
-// SetAccess says which workers can attach a pool. A worker among them that is dropped
-// can no more, until it is known again. One that holds nothing, and is not hidden, is
-// forgotten when no list names it any more: lists may be long, and change often.
+// SetAccess sets which workers can attach a pool. A listed worker which is dropped loses access until it is
+// added again. A worker which holds nothing and is not hidden is removed when no list names it any more:
+// lists may be long, and change often.
 func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
 	i := x.pool(p)
 	access := slices.Compact(slices.SortedFunc(slices.Values(workers), kv.Worker.Compare))
@@ -100,7 +99,7 @@ func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
 	x.admit(i)
 }
 
-// list makes those of workers known that are not, as far as there is room.
+// introduceListed adds the workers which are not known, as far as there is room.
 func (x *Index) list(workers []kv.Worker) {
 	room := maxIdle
 	for n := range x.workers {
@@ -119,13 +118,13 @@ func (x *Index) list(workers []kv.Worker) {
 	}
 }
 
-// idle reports whether number n is that of a worker of which there is nothing to remember.
+// isIdle reports whether number n belongs to a worker which need not be kept.
 func (x *Index) idle(n uint32) bool {
 	w := &x.workers[n]
 	return w.known && w.held == 0 && !w.hidden
 }
 
-// unlist forgets those of workers that are idle and on no list.
+// removeUnlisted removes the workers which are idle and on no list.
 func (x *Index) unlist(workers []kv.Worker) {
 	var gone []uint32
 	for _, w := range workers {
@@ -138,7 +137,7 @@ func (x *Index) unlist(workers []kv.Worker) {
 	}
 }
 
-// onList reports whether w can attach any pool.
+// hasAccess reports whether w can attach any pool.
 func (x *Index) onList(w kv.Worker) bool {
 	for i := range x.pools {
 		if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
@@ -148,14 +147,14 @@ func (x *Index) onList(w kv.Worker) bool {
 	return false
 }
 
-// admit gives the workers on the list of pool i that are known access to it, and the others
-// when they are.
+// admitListed gives the known workers on the list of pool i access to it. The others get it when they are
+// added.
 func (x *Index) admit(i uint32) {
 	v := *x.view.Load()
 	x.attach(&v, i, x.whoOf(&x.pools[i]))
 }
 
-// whoOf returns the known workers on the list of a pool.
+// accessSet returns the known workers on the list of a pool.
 func (x *Index) whoOf(p *pool) set {
 	var who []uint32
 	for _, w := range p.access {
@@ -169,7 +168,7 @@ func (x *Index) whoOf(p *pool) set {
 	return setOf(who)
 }
 
-// DropPool forgets a pool and all that was in it.
+// DropPool removes a pool and its blocks.
 func (x *Index) DropPool(p kv.PoolID) {
 	i, ok := x.places[p]
 	if !ok {
@@ -190,13 +189,13 @@ func (x *Index) DropPool(p kv.PoolID) {
 	v := *x.view.Load()
 	if len(x.places) == 0 {
 		x.pools, x.free = nil, nil
-		v.reused++ // all places begin anew
+		v.reused++ // all indexes are reassigned
 	}
 	x.attach(&v, i, set{})
 	x.settle()
 }
 
-// inPool returns the blocks that are in pool i.
+// inPool returns the blocks which are in pool i.
 func (e *edit) inPool(i uint32) uint64 {
 	for _, p := range e.pools {
 		if p.pool == i {
@@ -206,7 +205,7 @@ func (e *edit) inPool(i uint32) uint64 {
 	return 0
 }
 
-// putPooled says which blocks of the open page are in pool i.
+// setPooled sets which blocks of the open page are in pool i.
 func (x *Index) putPooled(i uint32, mask uint64) {
 	e, p := &x.edit, &x.pools[i]
 	had := e.inPool(i)

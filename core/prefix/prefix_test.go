@@ -9,8 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// fill makes an index in which every worker holds a shared system prompt and
-// conversations of its own.
+// fill returns an index in which every worker holds a shared system prompt and conversations of its own.
 func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]kv.SeqHash) {
 	t.Helper()
 	x := mustNew(t, Config{})
@@ -40,8 +39,8 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	return x, chains
 }
 
-// TestTokensFindTheirOwn: the same tokens of another adapter, in another namespace or with
-// other media are another prompt, and find nothing of this one's.
+// TestTokensFindTheirOwn: the same tokens with another adapter, in another namespace or with other media are
+// a different prompt, and match nothing of this one.
 func TestTokensFindTheirOwn(t *testing.T) {
 	tokens := make([]kv.Token, 10*4+3)
 	for i := range tokens {
@@ -76,7 +75,7 @@ func TestTokensFindTheirOwn(t *testing.T) {
 			switch j := int(o.Worker.ID) - 1; {
 			case j == i:
 				want = 10
-			case prompts[i].salt == prompts[j].salt: // up to the image
+			case prompts[i].salt == prompts[j].salt: // equal up to the image
 				want = 4
 			}
 			if o.Blocks[kv.TierDevice] != want {
@@ -89,7 +88,7 @@ func TestTokensFindTheirOwn(t *testing.T) {
 	}
 }
 
-// TestMatchAllocatesNothing: of a Match that has been used, whatever there is to find.
+// TestMatchAllocatesNothing: a reused Match does not allocate, whatever it finds.
 func TestMatchAllocatesNothing(t *testing.T) {
 	label := kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 2}
 	for _, c := range []struct {
@@ -165,8 +164,8 @@ func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// TestAnyHash: an engine may name a first block with any hash, also with the one that marks
-// an empty slot of a table.
+// TestAnyHash: an engine may give a first block any hash, including the value which marks an empty slot of a
+// table.
 func TestAnyHash(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 3 {
@@ -193,7 +192,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNumbersAreReused says that workers that come and go do not widen the index.
+// TestNumbersAreReused: workers which are added and removed do not widen the index.
 func TestNumbersAreReused(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 1000 {

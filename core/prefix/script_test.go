@@ -13,7 +13,7 @@ import (
 	"penstock/core/kv"
 )
 
-// block returns the hash of a block named in a script.
+// block returns the hash of the block with a name in a script.
 func block(name string) kv.BlockHash {
 	h := fnv.New64a()
 	h.Write([]byte(name))
@@ -49,7 +49,7 @@ func seqOf(path string) kv.SeqHash {
 	return c[len(c)-1]
 }
 
-// stored returns the event of path being stored after parent ("" for none).
+// stored returns the event which stores path after parent ("" for none).
 func stored(parent, path string, tier kv.Tier) kv.Event {
 	ev := kv.Event{Kind: kv.Stored, Tier: tier, Blocks: blocks(path)}
 	if parent != "" {
@@ -65,7 +65,7 @@ func matched(x *Index, chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 	return m.AppendOverlaps(nil)
 }
 
-// fataler is what testing.TB and rapid.T have in common here.
+// fataler is the common part of testing.TB and rapid.T which is used here.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
@@ -140,7 +140,7 @@ func (s *script) run(t *testing.T, input string) string {
 		if err := s.x.Check(); err != nil {
 			t.Fatalf("after %q: %v", line, err)
 		}
-		if s.x != x { // reloaded: counts begin anew
+		if s.x != x { // reloaded: counts start at 0
 			before = Counts{}
 		}
 	}
@@ -199,7 +199,7 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 	}
 }
 
-// stored returns the event of a path, PARENT+PATH or PATH, and of its label if there is one.
+// stored returns the event for a path, PARENT+PATH or PATH, with its label if there is one.
 func (s *script) stored(t *testing.T, f []string, tier kv.Tier) kv.Event {
 	parent, path, ok := strings.Cut(expand(f[0]), "+")
 	if !ok {
@@ -218,7 +218,7 @@ func (s *script) stored(t *testing.T, f []string, tier kv.Tier) kv.Event {
 	return ev
 }
 
-// expand writes out the ranges of a path, of whichever parts.
+// expand expands the ranges of a path.
 func expand(path string) string {
 	var out []string
 	for _, side := range strings.Split(path, "+") {
@@ -256,7 +256,7 @@ func parseInt(t *testing.T, s string) int {
 	return n
 }
 
-// parseLabel reads LAYER.EXPERT or LAYER.EXPERT.GROUP; "none" is no label.
+// parseLabel parses LAYER.EXPERT or LAYER.EXPERT.GROUP; "none" is no label.
 func parseLabel(t *testing.T, s string) kv.MoELabel {
 	if s == "none" {
 		return kv.MoELabel{}
@@ -354,7 +354,7 @@ func dump(x *Index, names map[kv.SeqHash]string) string {
 		for _, b := range x.AppendBlocks(nil, w) {
 			lines = append(lines, fmt.Sprintf(" %s@%s", names[b.Seq], b.Tier))
 		}
-		// By name instead of by hash, for the reader.
+		// Ordered by name instead of by hash, for the reader.
 		slices.Sort(lines)
 		out.WriteString(strings.Join(lines, "") + "\n")
 	}

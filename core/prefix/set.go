@@ -6,17 +6,16 @@ import (
 	"slices"
 )
 
-// set is a set of dense numbers: bit i of word w stands for number 64w+i. It covers
-// the words from its first to its last that are not zero, the first one inline: a set
-// of up to 64 neighbours needs no memory of its own. Sets are never changed; with and
-// without return others.
+// numberSet is a set of dense numbers: bit i of word w stands for number 64w+i. It has the words from the
+// first to the last nonzero one. The first one is inline: a set of up to 64 neighbours needs no memory of its
+// own. Sets are never changed; withNumber and withoutNumber return new ones.
 type set struct {
 	one  uint64 // word lo; 0 only if the set is empty
 	lo   uint32
 	rest []uint64 // the words after it; the last is not 0
 }
 
-// word returns word i.
+// wordAt returns word i.
 func (s *set) word(i int) uint64 {
 	i -= int(s.lo)
 	if i == 0 {
@@ -30,7 +29,7 @@ func (s *set) word(i int) uint64 {
 
 func (s *set) has(n uint32) bool { return s.word(int(n>>6))>>(n&63)&1 != 0 }
 
-// end returns the number of the word after the last.
+// endWord returns the index after the last word.
 func (s *set) end() int { return int(s.lo) + 1 + len(s.rest) }
 
 func (s set) with(n uint32) set {
@@ -54,7 +53,7 @@ func (s set) with(n uint32) set {
 	return s
 }
 
-// setOf returns the set of numbers, of which there is one at least.
+// setOf returns the set of numbers, which must not be empty.
 func setOf(numbers []uint32) set {
 	lo, hi := slices.Min(numbers)>>6, slices.Max(numbers)>>6
 	words := make([]uint64, hi-lo+1)
@@ -92,7 +91,7 @@ func (s set) without(n uint32) set {
 	return s
 }
 
-// all yields the numbers in s, ascending.
+// eachNumber yields the numbers in s, ascending.
 func (s set) all() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for i := int(s.lo); i < s.end(); i++ {
@@ -105,7 +104,7 @@ func (s set) all() iter.Seq[uint32] {
 	}
 }
 
-// count returns the size of s.
+// size returns the number of elements in s.
 func (s *set) count() int {
 	n := bits.OnesCount64(s.one)
 	for _, w := range s.rest {
@@ -114,8 +113,7 @@ func (s *set) count() int {
 	return n
 }
 
-// behind returns those of rest that are among n words from lo on, and where among them
-// they begin.
+// restWithin returns the words of rest which are among n words from lo on, and where among them they begin.
 func (s *set) behind(lo, n int) (from int, rest []uint64) {
 	from, rest = int(s.lo)+1-lo, s.rest
 	if from < 0 {
@@ -127,12 +125,12 @@ func (s *set) behind(lo, n int) (from int, rest []uint64) {
 	return from, rest[:min(n-from, len(rest))]
 }
 
-// equal reports whether both are the same set.
+// equals reports whether both are the same set.
 func (s *set) equal(o *set) bool {
 	return s.one == o.one && s.lo == o.lo && slices.Equal(s.rest, o.rest)
 }
 
-// clone returns a copy of exactly the room that it needs; nil of nothing.
+// cloneCompact returns a copy whose capacity is only rounded up by the allocator; nil if s is empty.
 func clone[E any](s []E) []E {
 	if len(s) == 0 {
 		return nil

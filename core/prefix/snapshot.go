@@ -9,26 +9,25 @@ import (
 	"penstock/core/kv"
 )
 
-// The form of a snapshot: docs/format/snapshot.md, "Index section".
+// The format of a snapshot: docs/format/snapshot.md, "Index section".
 const (
 	snapshotVersion = 1
 
 	workerHidden = 1 << 0
 
-	pageBlocks = 0x3f   // of a page's second byte: one less than its blocks
+	pageBlocks = 0x3f   // mask for a page's second byte: its number of blocks less one
 	pageGroups = 1 << 6 // the number of groups follows; else there is one
 	pagePools  = 1 << 7 // pools follow the groups
 
 	groupAll    = 1 << 0 // all blocks are on the device
-	groupSlow   = 1 << 1 // the first of three: the tiers that follow
+	groupSlow   = 1 << 1 // first of three flags: the slower tiers
 	groupLabels = 1 << 4
 	groupOne    = 1 << 5 // one worker
 	groupFlags  = 1<<6 - 1
 )
 
-// AppendSnapshot appends to dst all that the index holds, pools and hidden workers
-// included; counts are not. It is the writer's, and takes about as long as copying the
-// hashes.
+// AppendSnapshot appends to dst everything the index holds, including pools and hidden workers, but not
+// counts. Only the writer may call it. It takes about as long as copying the hashes.
 func (x *Index) AppendSnapshot(dst []byte) []byte {
 	v := x.view.Load()
 	dst = append(dst, snapshotVersion)
@@ -63,7 +62,7 @@ func appendWorker(dst []byte, w kv.Worker) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(w.ID)), uint64(w.Rank))
 }
 
-// poolsInOrder returns the pools by ascending id, and by place the index among them.
+// sortedPools returns the pools by ascending id, and for each index in Index.pools the position among them.
 func (x *Index) poolsInOrder() (pools []*pool, index []int) {
 	for i := range x.pools {
 		if x.pools[i].known {
@@ -78,7 +77,7 @@ func (x *Index) poolsInOrder() (pools []*pool, index []int) {
 	return pools, index
 }
 
-// inOrder returns the pages by ascending head.
+// sortedByHead returns the pages by ascending head.
 func (p *pages) inOrder() []*version {
 	all := make([]*version, 0, p.live)
 	for _, c := range p.chunks {
@@ -95,10 +94,10 @@ func (p *pages) inOrder() []*version {
 	return all
 }
 
-// saver writes pages; the rest is scratch.
+// snapshotWriter writes pages; groups and ranks are scratch.
 type saver struct {
 	view   *view
-	pools  []int // by place: the index in the snapshot
+	pools  []int // by index in Index.pools: the position in the snapshot
 	groups []*group
 	ranks  []uint32
 }
@@ -139,7 +138,7 @@ func (s *saver) page(dst []byte, v *version) []byte {
 	return dst
 }
 
-// compareGroups orders the groups of a page, of which no two hold the same.
+// compareGroups orders the groups of a page; no two hold the same blocks.
 func compareGroups(a, b *group) int {
 	if c := cmp.Compare(a.device, b.device); c != 0 || a.ext == b.ext {
 		return c
@@ -196,7 +195,7 @@ func appendLabel(dst []byte, l label) []byte {
 	return dst
 }
 
-// set writes one worker by its index, more as runs of indexes.
+// appendSet writes a single worker as its rank, several as runs of ranks.
 func (s *saver) set(dst []byte, set set) []byte {
 	s.ranks = s.ranks[:0]
 	for n := range set.all() {
@@ -213,7 +212,7 @@ func (s *saver) set(dst []byte, set set) []byte {
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(runs))
-	end := uint32(0) // of the run before
+	end := uint32(0) // of the previous run
 	for i := 0; i < len(s.ranks); {
 		first, n := s.ranks[i], uint32(1)
 		for i+int(n) < len(s.ranks) && s.ranks[i+int(n)] == first+n {
@@ -227,8 +226,7 @@ func (s *saver) set(dst []byte, set set) []byte {
 	return dst
 }
 
-// ends reports whether the blocks at both ends of a page are in held, and nothing else
-// than its blocks.
+// holdsEnds reports whether held has the blocks at both ends of a page, and no others than the page's.
 func ends(held uint64, start, n int) bool {
 	return held&^maskOf(start, n) == 0 && bits.TrailingZeros64(held) == start && bits.Len64(held) == start+n
 }

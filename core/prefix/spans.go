@@ -7,34 +7,33 @@ import (
 	"penstock/core/kv"
 )
 
-// A span is up to 8 pages that follow one another along a chain, each of them a whole
-// window. The version of its first page says how many of them, itself included, are held
-// whole by the same workers, on the device and in no other way, and which their last hashes
-// are: a lookup that has found the first page passes as many of them as the prompt has, in
-// one step.
+// pageSpan is up to 8 pages which follow one another along a chain, all but the last whole windows. The
+// version of its first page says how many of them, including itself, the same workers hold completely, on the
+// device only, and what their last hashes are: a lookup which has found the first page passes as many of them
+// as the prompt has, in one step.
 //
-// What readers see of a span is part of its first page, so it is true like all that a page
-// says: before a page changes, the first page is replaced by one that says nothing of it.
-// When the event is done, the first page says again what is then so.
+// What readers see of a span is part of its first page, so it is as current as the rest of the page: before a
+// page changes, the first page is replaced by a version which does not include it. When the event is done,
+// the first page is updated.
 type span struct {
-	// pages are numbers, 0 behind the last. Each begins with the block after the last of the
-	// one before, and all but the last are whole windows, whoever holds them.
+	// pages are numbers, then 0. Each page begins with the block after the last of the one before, and all
+	// but the last are whole windows, whichever workers hold them.
 	pages [spanPages]uint32
-	// stale says that a page changed since the first page was made to say what is so.
+	// stale says that a page has changed since the first page was updated.
 	stale bool
 }
 
 const (
 	spanPages = 8
-	// minSpan is how many pages make a span worth its memory.
+	// minSpan is the number of pages from which a span is worth its memory.
 	minSpan    = 3
 	spanBlocks = spanPages * window
 )
 
-// lasts are the hashes of the last blocks of a span's pages.
+// lastHashes are the hashes of the last blocks of a span's pages.
 type lasts [spanPages]kv.SeqHash
 
-// passes returns how many whole windows of chain v's span has, 0 if it has none.
+// passedWindows returns how many whole windows of chain v's span has, 0 if it has no span.
 func (v *version) passes(chain []kv.SeqHash) int {
 	has, not := 0, min(int(v.span), len(chain)/window)
 	if not > 0 && chain[not*window-1] == v.lasts[not-1] {
@@ -50,18 +49,18 @@ func (v *version) passes(chain []kv.SeqHash) int {
 	return has
 }
 
-// whole reports whether v is a whole window.
+// isWhole reports whether v is a whole window.
 func (v *version) whole() bool { return v.n == window }
 
-// plain reports whether v is a whole window that one group holds, all on the device.
+// isPlain reports whether v is a whole window which one group holds, all on the device.
 func (v *version) plain() bool {
 	return v.whole() && v.more == nil && v.first.device == ^uint64(0) && v.first.ext == nil
 }
 
-// spanBytes returns what a span takes.
+// spanBytes returns the memory of a span.
 func spanBytes() int { return alloc(int(unsafe.Sizeof(span{}))) }
 
-// length returns how many pages s has.
+// pageCount returns how many pages s has.
 func (s *span) length() int {
 	n := 0
 	for n < spanPages && s.pages[n] != 0 {
@@ -70,8 +69,8 @@ func (s *span) length() int {
 	return n
 }
 
-// follow says that page next begins with the block after the last of page id, which is at
-// the end of its window. A page that is followed by several is in a span with the first.
+// linkNext records that page next begins with the block after the last of page id, which is at the end of its
+// window. A page with several successors is in a span with the first of them.
 func (x *Index) follow(id, next uint32) {
 	if x.pages.span(next) != nil || !x.pages.get(id).whole() {
 		return
@@ -89,7 +88,7 @@ func (x *Index) follow(id, next uint32) {
 	}
 }
 
-// touch has settle look at s.
+// markStale schedules s for refreshSpans.
 func (x *Index) touch(s *span) {
 	if !s.stale {
 		s.stale = true
@@ -97,8 +96,8 @@ func (x *Index) touch(s *span) {
 	}
 }
 
-// leaveSpan prepares the span of the open page, which is about to become v, nil if it
-// goes: lookups no longer pass over it.
+// leaveSpan prepares the span of the open page, which will become v, or be removed if v is nil: lookups no
+// longer pass over it.
 func (x *Index) leaveSpan(v *version) {
 	id := x.edit.id
 	s := x.pages.span(id)
@@ -120,7 +119,7 @@ func (x *Index) leaveSpan(v *version) {
 	}
 }
 
-// cutSpan takes the pages from the n-th on out of s. One page is no span.
+// cutSpan removes the pages from the n-th on from s. A single page is no span.
 func (x *Index) cutSpan(s *span, n int) {
 	if n < 2 {
 		n = 0
@@ -134,7 +133,7 @@ func (x *Index) cutSpan(s *span, n int) {
 	}
 }
 
-// alike returns how many pages of s, the first included, the same workers hold whole.
+// alikePages returns how many pages of s, including the first, the same workers hold completely.
 func (x *Index) alike(s *span) int {
 	if s.pages[0] == 0 {
 		return 0
@@ -156,7 +155,7 @@ func (x *Index) alike(s *span) int {
 	return n
 }
 
-// say publishes a version of the first page of s that speaks of n pages.
+// publishSpan publishes a version of the first page of s whose span has n pages.
 func (x *Index) say(s *span, n int) {
 	id := s.pages[0]
 	old := x.pages.get(id)
@@ -176,7 +175,7 @@ func (x *Index) say(s *span, n int) {
 	x.pages.set(id, &v)
 }
 
-// mend makes the first pages of spans that were touched say what is so.
+// refreshSpans updates the first pages of stale spans.
 func (x *Index) mend() {
 	for _, s := range x.stale {
 		s.stale = false
@@ -194,7 +193,7 @@ func (x *Index) mend() {
 	}
 }
 
-// settle ends a change of any number of pages.
+// finishChange ends a change of any number of pages.
 func (x *Index) settle() {
 	x.mend()
 	x.level()

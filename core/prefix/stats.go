@@ -8,32 +8,32 @@ import (
 	"penstock/core/kv"
 )
 
-// Counts are totals since the index was made, in blocks unless they say otherwise.
+// Counts are totals since the index was created, in blocks except where noted.
 type Counts struct {
 	Stored     uint64 // new to the worker's tier
-	Duplicates uint64 // stored again though held
+	Duplicates uint64 // stored again while held
 	Removed    uint64
-	Unknown    uint64 // removed though not held
+	Unknown    uint64 // removed while not held
 	Refused    uint64 // beyond Config.MaxBlocks or Config.MaxBytes
-	Orphans    uint64 // Stored events whose parent the worker did not hold then
+	Orphans    uint64 // Stored events whose parent the worker did not hold
 	Clears     uint64 // Cleared events
 }
 
 // Stats describes an index at one moment.
 type Stats struct {
-	Workers int // known, even if they hold nothing
-	Hidden  int // of those, by Hide
+	Workers int // including workers without blocks
+	Hidden  int // number of them which are hidden
 	Blocks  int // distinct prefixes held by any worker or in any pool
 	Entries int // pairs of worker and prefix
-	Pools   int // known, even if nothing is in them
+	Pools   int // including empty ones
 	Pooled  int // pairs of pool and prefix
 	Pages   int // runs of up to 64 blocks of one chain
-	Ghosts  int // prefixes that nobody holds, kept inside of pages
+	Ghosts  int // prefixes without holders, kept within pages
 	Bytes   int // memory, as allocations are rounded; an empty index counts as nothing
 	Counts  Counts
 }
 
-// size is what the writer keeps of the sizes.
+// sizeCounts are the sizes which the writer counts.
 type size struct {
 	blocks, slots int // slots are blocks and ghosts
 	entries       int
@@ -42,7 +42,7 @@ type size struct {
 	pages         int // bytes of versions
 }
 
-// came counts what one worker more holds of a page, left one worker less.
+// addHolder counts the holdings of one more worker of a page; removeHolder those of one fewer.
 func (s *size) came(g *group) { s.entry(g, 1) }
 func (s *size) left(g *group) { s.entry(g, -1) }
 
@@ -53,7 +53,7 @@ func (s *size) entry(g *group, by int) {
 	}
 }
 
-// replaced counts that a page became another version; nil is none.
+// replaceVersion counts the replacement of a page's version; nil is none.
 func (s *size) replaced(old, v *version) {
 	s.version(old, -1)
 	s.version(v, 1)
@@ -67,8 +67,8 @@ func (s *size) version(v *version, by int) {
 	}
 }
 
-// Counts returns the totals of the index; unlike Stats it looks at nothing else, so that
-// it can be asked for around every record.
+// Counts returns the totals of the index; it is cheaper than Stats, so that callers can compare them before
+// and after every record.
 func (x *Index) Counts() Counts { return x.counts }
 
 // Stats returns the sizes and totals of the index.
@@ -100,19 +100,19 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// What a worker and a pool cost beside the pages that they are in: their place, that
-// in the map with the room that maps have, and that in the view.
+// The memory of a worker and a pool in addition to the pages: its struct, its entry in the map with spare
+// room, and its entry in the view.
 const (
 	workerBytes = 64 + 48 + 32
 	poolBytes   = 80 + 32 + 48
 )
 
-// bytes returns what pages and the tables of pages take, which grows with every block.
+// memoryBytes returns the memory of pages and their tables, which grows with every block.
 func (x *Index) bytes() int {
 	return x.size.pages + x.pages.bytes + x.heads.bytes + x.where.bytes
 }
 
-// Held returns how many blocks w holds, on any tier.
+// HeldBlocks returns how many blocks w holds, on any tier.
 func (x *Index) Held(w kv.Worker) int {
 	n, ok := x.numbers[w]
 	if !ok {
@@ -130,14 +130,14 @@ func (x *Index) AppendWorkers(dst []kv.Worker) []kv.Worker {
 	return dst
 }
 
-// Block is one fact of the index: a prefix that a worker holds on a tier.
+// Block is a prefix which a worker holds on a tier.
 type Block struct {
 	Seq  kv.SeqHash
 	Tier kv.Tier
 }
 
-// AppendBlocks appends what w holds to dst, by hash and then tier: a dump of the
-// index goes worker by worker, so that its owner is never busy for long.
+// AppendBlocks appends the blocks of w to dst, by hash and then tier. A dump of the index goes worker by
+// worker, so that no single call takes long.
 func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	n, ok := x.numbers[w]
 	if !ok {
@@ -155,7 +155,7 @@ func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	return dst
 }
 
-// append appends what worker n holds of v.
+// appendBlocks appends the blocks of v which worker n holds.
 func (v *version) append(dst []Block, n uint32) []Block {
 	g := v.of(n)
 	for t := range kv.Tier(kv.Tiers) {

@@ -6,23 +6,23 @@ import (
 	"penstock/core/kv"
 )
 
-// view is what a lookup needs to know of workers and pools. It is replaced when one
-// comes, goes, is hidden or shown, which is rare beside events of blocks.
+// lookupView is what a lookup needs to know about workers and pools. It is replaced when one is added,
+// removed, hidden or shown, which is rare compared to block events.
 type view struct {
 	names   []kv.Worker // by number
-	order   []uint32    // the numbers in use, by ascending worker
-	rank    []uint32    // by number: its place in order
-	visible []uint64    // the numbers in use that are not hidden
-	// levels is one more than the slowest tier that anything is on.
+	order   []uint32    // numbers in use, by ascending worker
+	rank    []uint32    // by number: its index in order
+	visible []uint64    // numbers in use which are not hidden
+	// levels is one more than the slowest tier with blocks.
 	levels int
-	// access has by pool the numbers of the workers that can attach it.
+	// access has for each pool the numbers of the workers which can attach it.
 	access []set
-	// reused counts how often a number, of a worker or a pool, was given to another one.
-	// A lookup that began with another count may have seen both under the number.
+	// reused counts how often a number, of a worker or a pool, was reassigned. A lookup which started with
+	// another count may have seen both owners under the number.
 	reused uint64
 }
 
-// worker is one worker's side of the index.
+// workerState is one worker's part of the index.
 type worker struct {
 	id     kv.Worker
 	known  bool // the number is in use
@@ -31,8 +31,8 @@ type worker struct {
 	pages  idSet
 }
 
-// number returns w's dense number, giving it one if it has none. The number means w
-// before anything is stored under it.
+// numberOf returns w's dense number, and assigns one if it has none. Readers can resolve the number before
+// anything is stored under it.
 func (x *Index) number(w kv.Worker) uint32 {
 	if n, ok := x.numbers[w]; ok {
 		return n
@@ -41,8 +41,8 @@ func (x *Index) number(w kv.Worker) uint32 {
 	return x.numbers[w]
 }
 
-// introduce gives numbers to workers that have none, each named once. Readers see all of
-// them at once: it costs as much as there are workers, however many come.
+// addWorkers assigns numbers to new workers, each named once. Readers see all of them at once: one call takes
+// time proportional to the number of known workers, however many are added.
 func (x *Index) introduce(workers []kv.Worker) {
 	v := *x.view.Load()
 	if len(x.vacant) > 0 {
@@ -57,7 +57,7 @@ func (x *Index) introduce(workers []kv.Worker) {
 			v.names[n] = w
 		} else {
 			x.workers = append(x.workers, worker{})
-			v.names = append(v.names, w) // behind the end of what older views have
+			v.names = append(v.names, w) // after the end of what older views have
 		}
 		x.workers[n] = worker{id: w, known: true}
 		x.numbers[w] = n
@@ -68,7 +68,7 @@ func (x *Index) introduce(workers []kv.Worker) {
 	x.publish(&v)
 }
 
-// with returns the order with some numbers more, which have their names.
+// orderWith returns the order with additional numbers, whose names are already set.
 func (v *view) with(numbers []uint32) []uint32 {
 	order := slices.Clone(v.order)
 	if len(numbers) == 1 {
@@ -81,7 +81,7 @@ func (v *view) with(numbers []uint32) []uint32 {
 	return order
 }
 
-// grant gives new workers the access to pools that they are on the lists of.
+// grantAccess gives new workers access to the pools which list them.
 func (x *Index) grant(v *view, workers []kv.Worker) {
 	cloned := false
 	for i := range x.pools {
@@ -104,7 +104,7 @@ func (x *Index) grant(v *view, workers []kv.Worker) {
 	}
 }
 
-// forget takes back the numbers of workers that hold nothing.
+// removeWorkers frees the numbers of workers which hold nothing.
 func (x *Index) forget(numbers ...uint32) {
 	v := *x.view.Load()
 	v.access = slices.Clone(v.access)
@@ -119,13 +119,12 @@ func (x *Index) forget(numbers ...uint32) {
 	v.order = slices.DeleteFunc(slices.Clone(v.order), func(n uint32) bool { return !x.workers[n].known })
 	if len(x.numbers) == 0 {
 		x.workers, x.vacant, v.names = nil, nil, nil
-		v.reused++ // all numbers begin anew
+		v.reused++ // all numbers are reassigned
 	}
 	x.publish(&v)
 }
 
-// publish fills in what follows from the order and who is visible, and lets readers
-// see v.
+// publishView derives ranks and visibility from the order and the workers, and publishes v.
 func (x *Index) publish(v *view) {
 	v.rank = make([]uint32, len(x.workers))
 	for i, n := range v.order {
@@ -135,7 +134,7 @@ func (x *Index) publish(v *view) {
 	x.view.Store(v)
 }
 
-// look fills in who is visible.
+// setVisible derives which workers are visible.
 func (x *Index) look(v *view) {
 	v.visible = make([]uint64, (len(x.workers)+63)/64)
 	for n := range x.workers {
@@ -145,7 +144,7 @@ func (x *Index) look(v *view) {
 	}
 }
 
-// level publishes how many tiers lookups have to look at, if that changed.
+// publishLevels publishes how many tiers lookups have to consider, if the number changed.
 func (x *Index) level() {
 	levels := 1
 	for t := range kv.Tiers {
@@ -163,11 +162,11 @@ func (x *Index) level() {
 	}
 }
 
-// Hide keeps w out of all answers until Show: what it holds is in doubt, but goes on being
-// kept, and Apply goes on. A worker that is dropped is no longer hidden.
+// HideWorker excludes w from all answers until ShowWorker: its blocks are in doubt, but are kept, and
+// ApplyEvent goes on. Dropping a worker also ends hiding it.
 func (x *Index) Hide(w kv.Worker) { x.setHidden(x.number(w), true) }
 
-// Show ends Hide.
+// ShowWorker ends HideWorker.
 func (x *Index) Show(w kv.Worker) {
 	if n, ok := x.numbers[w]; ok {
 		x.setHidden(n, false)

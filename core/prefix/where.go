@@ -2,18 +2,18 @@ package prefix
 
 import "penstock/core/kv"
 
-// where finds the place of every block that is in a page. Only the writer uses it.
+// blockTable finds the location of every block which is in a page. Only the writer uses it.
 //
-// A slot is 8 bytes: 26 bits of the hash, the page and the offset in its window. The
-// whole hash is in the page, where it is compared. The table is cut into parts that
-// grow and shrink by themselves, so that no event pays for more than a part, and a
-// part has any size, not a power of two: it is between a half and three quarters full.
+// A slot is 8 bytes: 26 bits of the hash, the page and the offset in its window. The whole hash is compared
+// in the page. The table is divided into shards which grow and shrink independently, so that no event pays
+// for more than one shard. A shard may have any size, not only a power of two: it is between half and three
+// quarters full.
 type where struct {
 	shards [256]whereShard
 	n      int // blocks
 	bytes  int
 	factor uint64
-	sum    uint64 // see warm
+	sum    uint64 // see prefetch
 }
 
 type whereShard struct {
@@ -21,7 +21,7 @@ type whereShard struct {
 	n     int
 }
 
-// place is where a block is: in which page, at which offset of its window.
+// blockLocation is where a block is: the page and the offset in its window.
 type place struct {
 	page   uint32
 	offset uint8
@@ -40,7 +40,7 @@ func placeOf(slot uint64) place {
 	return place{page: uint32(slot >> 6), offset: uint8(slot & 63)}
 }
 
-// home returns where a slot would be if all were free: in the order of prints.
+// homeSlot returns where a slot is if all are free: slots are in the order of their hash bits.
 func (s *whereShard) home(slot uint64) int {
 	return int(slot >> printShift * uint64(len(s.slots)) >> printBits)
 }
@@ -52,7 +52,7 @@ func (s *whereShard) next(at int) int {
 	return at
 }
 
-// locate returns where seq is.
+// locateBlock returns where seq is.
 func (x *Index) locate(seq kv.SeqHash) (place, bool) {
 	mixed := mix(seq, x.where.factor)
 	s := &x.where.shards[mixed>>56]
@@ -70,14 +70,14 @@ func (x *Index) locate(seq kv.SeqHash) (place, bool) {
 	return place{}, false
 }
 
-// warmed is how many blocks are looked at ahead: as many as a page has, and little of what is nearest
-// to the processor.
+// prefetchBlocks is how many blocks are prefetched: as many as a page has, which takes a small part of the
+// processor's cache.
 const warmed = window
 
-// warm reads the slots at which the searches for seqs begin. What is there is not looked at: a
-// table is far larger than what is near to the processor, blocks are anywhere in it, and whoever
-// is about to search for one after another waits for each. These reads do not depend on one
-// another, so all are waited for at once.
+// prefetch reads the slots at which the searches for seqs begin, and ignores their content. The table is far
+// larger than the processor's cache and the blocks are at random positions in it, so successive searches
+// would each wait for memory. These reads are independent of one another, so they wait for memory at the same
+// time.
 func (w *where) warm(seqs []kv.SeqHash) {
 	sum := w.sum
 	for _, seq := range seqs {
@@ -86,10 +86,10 @@ func (w *where) warm(seqs []kv.SeqHash) {
 			sum += s.slots[s.home(whereSlot(mixed, place{}))]
 		}
 	}
-	w.sum = sum // so that no compiler leaves the reads out
+	w.sum = sum // prevents the compiler from removing the reads
 }
 
-// add says that seq, which is nowhere, is at p.
+// addBlock records that seq, which is in no page, is at p.
 func (w *where) add(seq kv.SeqHash, p place) {
 	mixed := mix(seq, w.factor)
 	s := &w.shards[mixed>>56]
@@ -109,8 +109,8 @@ func (s *whereShard) insert(slot uint64) {
 	s.n++
 }
 
-// remove says that seq is no longer at p, where it is, and moves up what was pushed
-// away from its place, so that no marks are left.
+// removeBlock records that seq is no longer at p, and moves up the entries which its slot displaced, so that
+// no tombstones are left.
 func (w *where) remove(seq kv.SeqHash, p place) {
 	mixed := mix(seq, w.factor)
 	s := &w.shards[mixed>>56]
@@ -138,7 +138,7 @@ func (w *where) remove(seq kv.SeqHash, p place) {
 	}
 }
 
-// behind returns how many steps a is behind b.
+// stepsBack returns how many steps a is before b.
 func (s *whereShard) behind(a, b int) int {
 	if a <= b {
 		return b - a

@@ -9,8 +9,8 @@ import (
 	"penstock/core/slots"
 )
 
-// loaded returns a router of 64 workers with 16 requests each, and a query of 2000
-// tokens that all of them hold some of.
+// loaded returns a router of 64 workers with 16 requests each, and a query of 2000 tokens, some of which each
+// of them holds.
 func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 	t.Helper()
 	const workers, perWorker, depth = 64, 16, 125
@@ -66,8 +66,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPreferencesAllocateNothing: neither sessions, nor labels and experts, nor a margin,
-// nor the question whether to wait.
+// TestPreferencesAllocateNothing: sessions, labels, experts, a cost margin and ShouldQueue allocate nothing.
 func TestPreferencesAllocateNothing(t *testing.T) {
 	for _, stickiness := range []Stickiness{Soft, Hard} {
 		r, q := loaded(t, Config{NearCost: 0.05, Sessions: Sessions{Stickiness: stickiness}, QueueThreshold: new(100.0)})

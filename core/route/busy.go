@@ -7,17 +7,15 @@ import (
 	"penstock/core/slots"
 )
 
-// Busy are the loads above which a worker is busy: strictly above either of them.
-// A busy worker takes no new request; one that has to move, because its worker failed,
-// goes to a busy worker if there is no other, since it was let in once. What counts
-// is the load that the router itself predicts, not what workers report: it is
-// ahead of the next request, while reports are behind a burst.
+// BusyThresholds are the loads above which a worker is busy: strictly above either of them. A busy worker
+// takes no new request. A request which migrates, because its worker failed, goes to a busy worker if there
+// is no other, since it was admitted once. The thresholds apply to the load which the router itself
+// predicts, not to what workers report: the prediction is ahead of the next request, while reports lag a
+// burst.
 type Busy struct {
-	// DecodeBlocks is a share of a worker's blocks, from 0 to 1, that may be active;
-	// 0 is no threshold.
+	// DecodeBlocks is the share of a worker's blocks, from 0 to 1, which may be active; 0 is no threshold.
 	DecodeBlocks float64
-	// PrefillTokens is how many prompt tokens may wait for their prefill on a worker;
-	// 0 is no threshold.
+	// PrefillTokens is how many prompt tokens may wait for prefill on a worker; 0 is no threshold.
 	PrefillTokens int
 }
 
@@ -33,8 +31,7 @@ func (b Busy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// with reports whether a worker of so many blocks is busy under load l. The number
-// of blocks may be unknown, 0.
+// areExceeded reports whether a worker with the given number of blocks, 0 if unknown, is busy under load l.
 func (b Busy) with(l slots.Load, blocks int) bool {
 	return b.overBlocks(l, blocks) || b.PrefillTokens > 0 && l.PrefillTokens > b.PrefillTokens
 }
@@ -43,7 +40,7 @@ func (b Busy) overBlocks(l slots.Load, blocks int) bool {
 	return b.DecodeBlocks > 0 && blocks > 0 && float64(l.Blocks) > b.DecodeBlocks*float64(blocks)
 }
 
-// why says in words why a worker of so many blocks is busy under load l.
+// describeExcess says why a worker with the given number of blocks is busy under load l.
 func (b Busy) why(l slots.Load, blocks int) string {
 	if b.overBlocks(l, blocks) {
 		return fmt.Sprintf("busy: %d of its %d blocks are active, more than the share of %g", l.Blocks, blocks, b.DecodeBlocks)
@@ -51,10 +48,10 @@ func (b Busy) why(l slots.Load, blocks int) string {
 	return fmt.Sprintf("busy: %d prompt tokens wait for prefill, more than %d", l.PrefillTokens, b.PrefillTokens)
 }
 
-// Busy returns the thresholds in force.
+// BusyThresholds returns the thresholds in force.
 func (r *Router) Busy() Busy { return r.cfg.Busy }
 
-// SetBusy changes the thresholds, from the next decision on.
+// SetBusyThresholds changes the thresholds, from the next decision on.
 func (r *Router) SetBusy(b Busy) error {
 	if err := b.Validate(); err != nil {
 		return err

@@ -2,9 +2,8 @@ package route
 
 import "penstock/core/splitmix"
 
-// choose draws one of the candidates by their probabilities. The draw depends on
-// the seed and the number of decisions made, on nothing else, so that asking
-// twice gives the same answer.
+// drawCandidate draws one of the candidates by their probabilities. The draw depends only on the seed and the
+// number of decisions made, so asking twice gives the same answer.
 func (r *Router) choose(cands []candidate) int {
 	u := uniform(r.cfg.Seed, r.decisions)
 	sum, last := 0.0, 0
@@ -20,8 +19,7 @@ func (r *Router) choose(cands []candidate) int {
 	return last // the sum may be a rounding error short of 1
 }
 
-// uniform returns a number in [0, 1) that is a function of seed and count: that at
-// position count of the seed's stream.
+// uniformAt returns the number in [0, 1) at position count of the stream of seed.
 func uniform(seed, count uint64) float64 {
 	z := splitmix.Mix(seed) + (count+1)*splitmix.Step
 	return float64(splitmix.Mix(z)>>11) / (1 << 53)

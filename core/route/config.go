@@ -13,46 +13,42 @@ import (
 type Config struct {
 	// Mode is how a worker is chosen; "" is KV.
 	Mode Mode
-	// OverlapWeight is what one block of prefill work costs against one active
-	// block; nil is 1. At 0 a worker's cache does not matter for the choice:
-	// nobody needs to be asked for overlaps then.
+	// OverlapWeight is the cost of one block of prefill work relative to one active block; nil is 1. At 0 a
+	// worker's cache does not matter for the choice, and no overlaps need to be looked up.
 	OverlapWeight *float64
-	// QueueWeight is what a block of prefill work that other requests have on the worker
-	// costs against one of the request's own; nil is 1. Above 1 the choice keeps from
-	// workers where the request would wait.
+	// QueueWeight is the cost of a block of prefill work which other requests have on the worker, relative to
+	// one of the request's own; nil is 1. A value above 1 avoids workers where the request would wait.
 	QueueWeight *float64
-	// Temperature spreads choices of mode KV: at 0 the least cost wins, and the
-	// higher it is, the closer to uniform they are.
+	// Temperature spreads choices of mode KV: at 0 the least cost wins; the higher it is, the closer to
+	// uniform they are.
 	Temperature float64
-	// Fetch is what reuse costs that is not on the device; nil is DefaultFetchCosts.
+	// Fetch is the cost of reuse which is not on the device; nil is DefaultFetchCosts.
 	Fetch *FetchCosts
 	// Affinity weighs preferences; nil is DefaultAffinityWeights.
 	Affinity *AffinityWeights
-	// AdapterAffinity is what it is worth, in blocks, that a worker has the request's LoRA
-	// adapter in memory; nil is DefaultAdapterAffinity.
+	// AdapterAffinity is the preference, in blocks, for a worker which has the request's LoRA adapter in
+	// memory; nil is DefaultAdapterAffinity.
 	AdapterAffinity *float64
-	// NearCost says which costs count as nearly equal in mode KV at temperature 0: those
-	// that exceed the least by no more than this share of it, at most 1. Of two workers
-	// drawn among them the less loaded is taken, so that routers which do not see each
-	// other's decisions do not all choose the same one. At 0 only equal costs are equal,
-	// and each of these is as likely.
+	// NearCost, a share of at most 1, says which costs count as nearly equal in mode KV at temperature 0:
+	// costs which exceed the least by no more than this share of it. Two of these workers are drawn and the
+	// less loaded is taken, so that routers which do not see each other's decisions do not all choose the
+	// same one. At 0 only equal costs count, and each of their workers is as likely.
 	NearCost float64
-	// Sessions says what a session is worth.
+	// Sessions configures session affinity.
 	Sessions Sessions
-	// QueueThreshold is the share of a worker's BatchTokens above which so many prompt
-	// tokens wait there that a request rather waits in the router; nil is never.
+	// QueueThreshold is the share of a worker's BatchTokens: while more prompt tokens than that wait on the
+	// worker, a request waits in the router instead; nil is never.
 	QueueThreshold *float64
-	// Seed starts the sequence of draws. Routers with equal seeds that see equal
-	// histories decide equally.
+	// Seed starts the sequence of draws. Routers with equal seeds which see equal histories decide equally.
 	Seed uint64
-	// Busy says when a worker has enough to do.
+	// Busy says above which loads a worker is busy.
 	Busy Busy
 }
 
-// DefaultAdapterAffinity is what loading an adapter costs: tens to hundreds of megabytes
-// that are read and put on the device, in which time an engine computes some hundreds of
-// tokens. It is so little that a worker with more to do, or with less of the prompt, is passed over
-// and the adapter comes to be in more than one place when it is asked for a lot.
+// DefaultAdapterAffinity is the cost of loading an adapter: reading tens to hundreds of megabytes and copying
+// them to the device takes as long as an engine needs for some hundreds of tokens. It is small enough that a
+// more loaded worker, or one with less of the prompt, is passed over, so that an adapter in demand gets
+// loaded on several workers.
 const DefaultAdapterAffinity = 16.0
 
 // The bounds of weights and temperatures keep costs finite.
@@ -61,7 +57,7 @@ const (
 	maxTemperature = 1e9
 )
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	if c.Mode == "" {
 		c.Mode = KV
@@ -118,7 +114,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// within reports whether v is between 0 and limit; NaN is not.
+// isInRange reports whether v is between 0 and limit; NaN is not.
 func within(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
 
 const modeNames = "kv, round-robin, random, power-of-two, least-loaded, direct"
@@ -131,26 +127,26 @@ func (m Mode) known() bool {
 	return false
 }
 
-// policy is what is in force for one request.
+// requestPolicy is what is in force for one request.
 type policy struct {
 	mode        Mode
 	weight      float64
 	temperature float64
-	// moe is what the request asks of experts, if asks; strict says that a worker without
-	// a labelled block cannot be chosen.
+	// moe is the request's query for experts, if hasMoE. requiresLabel says that a worker without a labelled
+	// block cannot be chosen.
 	moe          kv.MoEQuery
 	asks, strict bool
-	// alone and untracked are about what the request counts for once it is placed: no
-	// block of it is shared, no token of its prompt waits.
+	// unshared and untracked change what the placed request counts for: no block of it is shared; no token of
+	// its prompt waits for prefill.
 	alone, untracked bool
-	// bound is the worker that the request's session is at; its ID is 0 if at none. held
-	// says that it must be chosen.
+	// bound is the worker to which the request's session is bound; its ID is 0 if there is none. mustUseBound
+	// says that no other worker can be chosen.
 	bound kv.Worker
 	held  bool
 }
 
-// policy returns what is in force for q: the configuration, the request's
-// override, a pin above both, and what its session says. It fails with Invalid.
+// resolvePolicy returns what is in force for q: the configuration, the request's override, a pin (which takes
+// precedence over both) and its session. It fails with Invalid.
 func (r *Router) policy(now kv.Mono, q *Query) (policy, error) {
 	p, err := r.override(&q.Override)
 	switch {
@@ -165,8 +161,7 @@ func (r *Router) policy(now kv.Mono, q *Query) (policy, error) {
 	return p, nil
 }
 
-// override returns the configured policy changed by o, or an Invalid error that
-// names the wrong field.
+// applyOverride returns the configured policy changed by o, or an Invalid error which names the wrong field.
 func (r *Router) override(o *Override) (policy, error) {
 	p := policy{mode: r.cfg.Mode, weight: *r.cfg.OverlapWeight, temperature: r.cfg.Temperature}
 	if o.Mode != nil {

@@ -2,30 +2,30 @@ package route
 
 import "penstock/core/kv"
 
-// candidate is an eligible worker in the making of a decision.
+// scoredCandidate is an eligible worker while a decision is made.
 type candidate struct {
 	Candidate
 	addr string
 	load load
 }
 
-// load orders workers by how busy they are.
+// loadRank orders workers by how busy they are.
 type load struct {
 	blocks   int
 	requests int
 }
 
-// cost works out what sending q to t would cost, which holds have of it:
+// scoreCandidate computes the cost of sending q to t, which has the overlap have:
 //
-//	reuse   = the leading blocks that t has in any tier, or in a pool that it can attach
+//	reuse   = the leading blocks which t has in any tier, or in a pool which it can attach
 //	queued  = prefill tokens active on t / block size
 //	prefill = queued + (prompt tokens - reuse) / block size
-//	fetch   = what bringing the reuse of slower tiers to the device costs
+//	fetch   = the cost of bringing the reuse of slower tiers to the device
 //	decode  = distinct blocks active on t + blocks of the prompt not among them
 //	cost    = weight * (prefill + (queue weight - 1) * queued + fetch) + decode - affinity
 //
-// With a queue weight of 1 and all reuse on the device it is weight * prefill + decode, as
-// NVIDIA Dynamo's KV router defines it. Affinity is in no other term.
+// With a queue weight of 1 and all reuse on the device this is weight * prefill + decode, as NVIDIA Dynamo's
+// KV router defines it. Affinity is in no other term.
 func (r *Router) cost(p *policy, q *Query, t *Target, have kv.Overlap) candidate {
 	reuse := have.Depth()
 	now, then := r.active.Project(t.Worker, q.demand(p, reuse))
@@ -52,12 +52,12 @@ func (r *Router) cost(p *policy, q *Query, t *Target, have kv.Overlap) candidate
 	return c
 }
 
-// prefill returns the prompt tokens of q that are left after reuse.
+// prefillTokens returns the prompt tokens of q which are left after reuse.
 func (r *Router) prefill(q *Query, reuse int) int {
 	return max(0, q.PromptTokens-reuse*r.active.BlockSize())
 }
 
-// prefer sets the affinities of a candidate.
+// setAffinities sets the affinities of a candidate.
 func (r *Router) prefer(p *policy, q *Query, t *Target, c *Candidate) {
 	w := r.cfg.Affinity
 	blocks := float64(q.PromptTokens) / float64(r.active.BlockSize())

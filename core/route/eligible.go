@@ -31,8 +31,8 @@ const (
 	refusals
 )
 
-// refuse returns why t cannot be picked for q, or eligible. What the request
-// itself rules out comes before the worker's own state.
+// checkEligible returns why t cannot be picked for q, or eligible. Conditions of the request come before the
+// worker's own state.
 func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 	switch {
 	case q.Pin.ID != 0 && q.Pin != t.Worker:
@@ -65,13 +65,13 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 	return eligible
 }
 
-// contains reports whether name is among names, which are ascending.
+// containsSorted reports whether name is among names, which are ascending.
 func contains(names []string, name string) bool {
 	_, found := slices.BinarySearch(names, name)
 	return found
 }
 
-// overlap returns what w has of q's chain.
+// overlapOf returns the overlap of q's chain with the cache of w.
 func (q *Query) overlap(w kv.Worker) kv.Overlap {
 	at, found := slices.BinarySearchFunc(q.Overlaps, w, func(o kv.Overlap, w kv.Worker) int { return o.Worker.Compare(w) })
 	if !found {
@@ -80,7 +80,7 @@ func (q *Query) overlap(w kv.Worker) kv.Overlap {
 	return q.Overlaps[at]
 }
 
-// reason says in words why t was refused at a time.
+// describeRefusal says why t was refused, as of now.
 func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query) string {
 	switch why {
 	case elsewhere:
@@ -105,7 +105,7 @@ func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query
 	return refusalNames[why]
 }
 
-// rough rounds a duration to what a reader wants to know of it.
+// roundDuration rounds a duration for messages.
 func rough(d time.Duration) time.Duration {
 	if d < 10*time.Second {
 		return max(d, 0).Round(100 * time.Millisecond)
@@ -126,13 +126,12 @@ var refusalNames = [refusals]string{
 	otherBlockSize: "other block size",
 }
 
-// retrySoon is when a request that found no worker may be tried again: by then a
-// worker that was in doubt has answered or not, and a busy one has done something.
+// retrySoon is when a request which found no worker may be tried again: by then a suspected worker has
+// answered or has been found dead, and a busy one has made progress.
 const retrySoon = time.Second
 
-// nobody is the error when no worker is eligible for q: Ineligible if it rules out all
-// by itself, Overloaded if all it takes is a worker with less to do, else Unavailable, or
-// NotFound for a pin to nowhere.
+// noWorkerError is the error when no worker is eligible for q: Ineligible if q itself rules out every worker,
+// Overloaded if only load rules them out, NotFound for a pin to an unknown worker, else Unavailable.
 func (r *Router) nobody(now kv.Mono, p *policy, q *Query) error {
 	f := r.whyNobody(now, p, q)
 	if f.Code != fault.NotFound && f.Code != fault.Ineligible {
@@ -168,7 +167,7 @@ func (r *Router) whyNobody(now kv.Mono, p *policy, q *Query) *fault.Error {
 	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), tally(&counts))
 }
 
-// tally says in words how many workers were refused why.
+// formatRefusalCounts says how many workers were refused for each reason.
 func tally(counts *[refusals]int) string {
 	var reasons []string
 	for why, n := range counts {
@@ -179,7 +178,7 @@ func tally(counts *[refusals]int) string {
 	return strings.Join(reasons, ", ")
 }
 
-// advice is what a client can do whose request rules out every worker.
+// suggestRemedy says what a client can do whose request rules out every worker.
 func (p *policy) advice() string {
 	if p.strict {
 		return "set moe_query.fallback_to_unlabeled to true to take any"
@@ -203,10 +202,10 @@ func (r *Router) whyNotPinned(now kv.Mono, p *policy, q *Query) *fault.Error {
 	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, p, t, q))
 }
 
-// assess returns the eligible workers, ordered, with their costs and the
-// probability of each; if there is none those of the next condition: busy ones for a
-// request that moves, then those of which nothing worse is known than one failed
-// call. The slice is valid until the next call.
+// assessCandidates returns the eligible workers, ordered, with the cost and the probability of each. If there
+// is none it returns the busy workers, for a request which migrates, and if there is none either the
+// suspected ones, for which nothing worse than one failed call is known. The slice is valid until the next
+// call.
 func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
 	r.active.Advance(now)
 	cands := r.weigh(p, q, eligible)
@@ -223,7 +222,7 @@ func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
 	return cands, nil
 }
 
-// weigh returns the workers that are in a condition, with their costs.
+// scoreWorkers returns the workers for which checkEligible returns condition, with their costs.
 func (r *Router) weigh(p *policy, q *Query, condition refusal) []candidate {
 	cands, overlaps := r.candidates[:0], q.Overlaps
 	for i := range r.targets {

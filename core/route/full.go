@@ -5,10 +5,9 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Full reports whether q should wait: so many prompt tokens wait on every worker that
-// could be picked for it that it is above the queue threshold, and none is idle enough.
-// It is false without a threshold, and if no worker could be picked at all, which Pick
-// says in words. A worker whose BatchTokens are not known is never above the threshold.
+// ShouldQueue reports whether q should wait: on every worker which could be picked for it, more prompt tokens
+// wait than the queue threshold allows. It is false without a threshold, and if no worker could be picked at
+// all: Pick then returns the reason. A worker whose BatchTokens are unknown is never above the threshold.
 func (r *Router) Full(now kv.Mono, q *Query) bool {
 	if r.cfg.QueueThreshold == nil {
 		return false
@@ -31,13 +30,13 @@ func (r *Router) Full(now kv.Mono, q *Query) bool {
 	return some
 }
 
-// lanes bounds the lanes of requests with conditions of their own.
+// sharedLanes is the number of lanes which requests with constraints of their own share.
 const lanes = 64
 
-// Lane returns the lane of q in a queue: equal for requests that can go to the same
-// workers as far as they themselves say. It is 0 for those that can go to all. Each worker
-// has one for those pinned to it; the rest share 64, so that looking through them takes
-// a bounded time: two that share one by chance wait for each other.
+// QueueLane returns the lane of q in a queue: equal for requests whose own constraints allow the same
+// workers. It is 0 for requests without constraints. Each worker has a lane for the requests pinned to it.
+// The rest share 64, so that looking through them takes a bounded time; two requests which share a lane by
+// chance wait for each other.
 func (r *Router) Lane(q *Query) uint64 {
 	switch {
 	case q.Pin.ID != 0:
@@ -58,5 +57,5 @@ func (r *Router) Lane(q *Query) uint64 {
 	return 1 + h%lanes
 }
 
-// fold adds a word to a hash.
+// foldHash adds a word to a hash.
 func fold(h, word uint64) uint64 { return splitmix.Mix(h*splitmix.Step ^ word) }

@@ -8,8 +8,8 @@ import (
 	"penstock/core/exact"
 )
 
-// odds sets the probability of each candidate under p. All modes draw from these
-// numbers, so an explanation cannot differ from what is done.
+// setProbabilities sets the probability of each candidate under p. Decisions draw from these numbers in all
+// modes, so an explanation cannot differ from the decision.
 func (r *Router) odds(p *policy, cands []candidate) {
 	switch {
 	case p.mode == RoundRobin:
@@ -28,8 +28,8 @@ func (r *Router) odds(p *policy, cands []candidate) {
 	}
 }
 
-// turn returns the candidate whose turn it is: the first one after the worker
-// that was chosen last, whatever came and went since.
+// nextInTurn returns the index of the first candidate after the worker chosen last, even if workers were
+// added or removed since.
 func (r *Router) turn(cands []candidate) int {
 	for i := range cands {
 		if cands[i].Worker.Compare(r.last) > 0 {
@@ -39,7 +39,7 @@ func (r *Router) turn(cands []candidate) int {
 	return 0
 }
 
-// share divides the probability evenly among the candidates that are in.
+// shareEvenly divides the probability evenly among the candidates for which in is true.
 func share(cands []candidate, in func(*candidate) bool) {
 	n := 0
 	for i := range cands {
@@ -54,10 +54,9 @@ func share(cands []candidate, in func(*candidate) bool) {
 	}
 }
 
-// softmax spreads the probability by cost: p ~ exp(-cost / (spread*temperature)),
-// where spread is the greatest cost less the least. So the temperature has no
-// unit: the cheapest worker is exp(1/temperature) times as likely as the dearest,
-// whatever costs are. Equal costs have equal odds.
+// applySoftmax spreads the probability by cost: p ~ exp(-cost / (spread*temperature)), where spread is the
+// greatest cost less the least. So the temperature has no unit: the cheapest worker is exp(1/temperature)
+// times as likely as the dearest, whatever the scale of the costs. Equal costs have equal probabilities.
 func softmax(cands []candidate, temperature float64) {
 	least, most := cands[0].Cost, cands[0].Cost
 	for i := range cands {
@@ -65,9 +64,9 @@ func softmax(cands []candidate, temperature float64) {
 	}
 	sum := 0.0
 	for i := range cands {
-		far := 0.0 // from the least cost, 0 to 1
+		far := 0.0 // distance from the least cost, 0 to 1
 		if most > least {
-			// In halves, which are exact, no difference of finite costs overflows.
+			// Halving is exact, and prevents an overflow in the difference of finite costs.
 			far = (float64(cands[i].Cost/2) - float64(least/2)) / (float64(most/2) - float64(least/2))
 		}
 		cands[i].Probability = exact.Exp(-far / temperature)
@@ -78,10 +77,9 @@ func softmax(cands []candidate, temperature float64) {
 	}
 }
 
-// near chooses among the candidates whose cost is nearly the least: with a margin the
-// less loaded of two of them, without one any of the equal ones. A router that decides
-// beside others sees their requests late or never; if each takes the one best worker they
-// all take the same.
+// spreadNearLeast distributes the probability among the candidates whose cost is nearly the least: with a
+// margin to the less loaded of two of them, without one evenly to the equal ones. A router sees the requests
+// of other routers late or never; if each took the single best worker, all would take the same.
 func (r *Router) near(cands []candidate) {
 	least := slices.MinFunc(cands, func(a, b candidate) int { return cmp.Compare(a.Cost, b.Cost) }).Cost
 	within := float64(math.Abs(least) * r.cfg.NearCost)
@@ -95,9 +93,8 @@ func (r *Router) near(cands []candidate) {
 	r.twoChoices(cands, func(c *candidate) bool { return c.Near })
 }
 
-// twoChoices gives each candidate that is in the probability of being the less loaded of
-// two different ones drawn uniformly, half of it where both are equally loaded:
-// (2*busier + equal) / (n*(n-1)).
+// spreadPowerOfTwo gives each candidate for which in is true the probability of being the less loaded of two
+// different ones drawn uniformly, half of it where both are equally loaded: (2*busier + equal) / (n*(n-1)).
 func (r *Router) twoChoices(cands []candidate, in func(*candidate) bool) {
 	loads := r.loads[:0]
 	for i := range cands {

@@ -13,8 +13,7 @@ import (
 	"penstock/core/slots"
 )
 
-// anyCandidates draws candidates with few distinct loads and costs, so that
-// there are ties.
+// anyCandidates draws candidates with few distinct loads and costs, so that there are ties.
 func anyCandidates(t *rapid.T) []candidate {
 	n := rapid.IntRange(1, 8).Draw(t, "candidates")
 	out := make([]candidate, n)
@@ -26,7 +25,7 @@ func anyCandidates(t *rapid.T) []candidate {
 	return out
 }
 
-// TestTwoChoices compares the closed formula with all ordered pairs.
+// TestTwoChoices compares the closed formula with an enumeration of all ordered pairs.
 func TestTwoChoices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cands := anyCandidates(t)
@@ -56,8 +55,8 @@ func TestTwoChoices(t *testing.T) {
 	})
 }
 
-// TestSoftmax checks what the temperature means: the odds of two candidates are
-// exp of their distance in cost over range and temperature.
+// TestSoftmax checks the meaning of the temperature: the ratio of two candidates' probabilities is exp of the
+// difference of their costs, divided by the range of costs and the temperature.
 func TestSoftmax(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cands := anyCandidates(t)
@@ -87,8 +86,8 @@ func TestSoftmax(t *testing.T) {
 	})
 }
 
-// TestChooseFollowsTheOdds counts many draws. The counts are fixed by the seed,
-// and lie within four standard deviations of what the odds say.
+// TestChooseFollowsTheOdds counts many draws. The seed fixes the counts, which are within four standard
+// deviations of the expected ones.
 func TestChooseFollowsTheOdds(t *testing.T) {
 	const draws = 200_000
 	for seed := range uint64(4) {
@@ -111,11 +110,11 @@ func TestChooseFollowsTheOdds(t *testing.T) {
 	}
 }
 
-// TestChooseNeverTakesTheImpossible says that rounding cannot lead to a candidate
-// with probability 0: the last one here, when the sum falls short of the draw.
+// TestChooseNeverTakesTheImpossible: rounding cannot select a candidate with probability 0, such as the last
+// one here when the sum falls short of the draw.
 func TestChooseNeverTakesTheImpossible(t *testing.T) {
 	cands := make([]candidate, 3)
-	cands[1].Probability = 1e-18 // as if all the rest had been rounded away
+	cands[1].Probability = 1e-18 // as if the rest had been lost to rounding
 	var r Router
 	for range 100 {
 		if got := r.choose(cands); got != 1 {
@@ -125,7 +124,7 @@ func TestChooseNeverTakesTheImpossible(t *testing.T) {
 	}
 }
 
-// oddsOf returns what mode KV makes of costs.
+// oddsOf returns the probabilities of mode KV for costs.
 func oddsOf(cfg Config, costs ...float64) []candidate {
 	cfg.EnsureDefaults()
 	r := Router{cfg: cfg}
@@ -137,8 +136,8 @@ func oddsOf(cfg Config, costs ...float64) []candidate {
 	return cands
 }
 
-// TestOddsOfCosts: one candidate is certain at any temperature, the least of any costs,
-// negative ones too, at 0, and the order of extreme finite ones shows whatever their range.
+// TestOddsOfCosts: a single candidate is certain at any temperature; at 0 the least of any costs, also
+// negative ones, is; and extreme finite costs keep their order.
 func TestOddsOfCosts(t *testing.T) {
 	for _, temperature := range []float64{0, 5e-324, 0.5, 1, 1e9} {
 		for _, near := range []float64{0, 0.1, 1} {
@@ -164,8 +163,7 @@ func TestOddsOfCosts(t *testing.T) {
 	}
 }
 
-// TestTiesSpread: of three equal costs 120 draws take each about as often, and those of
-// equal seeds are equal.
+// TestTiesSpread: of three equal costs 120 draws take each about as often, and equal seeds draw the same.
 func TestTiesSpread(t *testing.T) {
 	draws := func(seed uint64) (list []int, counts [3]int) {
 		r := Router{cfg: Config{Seed: seed}}
@@ -191,8 +189,8 @@ func TestTiesSpread(t *testing.T) {
 	}
 }
 
-// TestNearCostsDoNotHerd: routers that see the same loads, and not each other's requests,
-// put a tenth of them on a worker each with a margin where all are on one without.
+// TestNearCostsDoNotHerd: ten routers see the same loads, and not each other's requests. With a margin they
+// put at most a tenth of the requests on one worker, without one they put all on the same.
 func TestNearCostsDoNotHerd(t *testing.T) {
 	for _, c := range []struct {
 		near float64
@@ -203,7 +201,7 @@ func TestNearCostsDoNotHerd(t *testing.T) {
 			active := mustTable(t, size)
 			r := mustRouter(t, Config{NearCost: c.near, Seed: seed}, active)
 			setWorkers(t, r, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-			for id := range 10 { // worker 1 is the best by a block
+			for id := range 10 { // worker 1 is the cheapest by one block
 				d := slots.Demand{PromptTokens: size * (1000 + min(1, id))}
 				if err := active.Reserve(0, slots.Key{ID: fmt.Sprint(id)}, kv.Worker{ID: kv.WorkerID(id + 1)}, d); err != nil {
 					t.Fatal(err)
@@ -225,7 +223,7 @@ func TestNearCostsDoNotHerd(t *testing.T) {
 	}
 }
 
-// TestExtremeCosts says that costs stay ordered at the bounds of the weight.
+// TestExtremeCosts: costs stay ordered at the bounds of the weight.
 func TestExtremeCosts(t *testing.T) {
 	active := mustTable(t, 2)
 	r := mustRouter(t, Config{OverlapWeight: new(float64(maxWeight)), Temperature: 5e-324}, active)
@@ -268,8 +266,7 @@ func TestNeedsOverlaps(t *testing.T) {
 	}
 }
 
-// TestRefusedPickChangesNothing says that neither the draw nor the turn moves on
-// when a pick fails.
+// TestRefusedPickChangesNothing: a failed pick advances neither the draw nor the round-robin turn.
 func TestRefusedPickChangesNothing(t *testing.T) {
 	r, q := loaded(t, Config{Mode: RoundRobin})
 	first, err := r.Pick(0, q)
@@ -297,7 +294,7 @@ func TestStateNames(t *testing.T) {
 	}
 }
 
-// TestSetWorkersCopies says that the caller's list stays the caller's.
+// TestSetWorkersCopies: the router does not keep the caller's slice.
 func TestSetWorkersCopies(t *testing.T) {
 	r := mustRouter(t, Config{}, mustTable(t, 16))
 	list := []Target{{Worker: kv.Worker{ID: 2}}, {Worker: kv.Worker{ID: 1}}}

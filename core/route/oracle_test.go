@@ -14,7 +14,7 @@ import (
 	"penstock/core/slots"
 )
 
-// naive keeps what a router should know in the plainest form.
+// naive implements the router's rules in the plainest form.
 type naive struct {
 	targets []Target // ascending
 	active  map[slots.Key]booking
@@ -30,7 +30,7 @@ type booking struct {
 
 const size = 16 // tokens in a block
 
-// cost is the formula, over sets of paths instead of hashes and counts.
+// cost computes the formula over sets of paths instead of hashes and counts.
 func (n *naive) cost(w kv.Worker, path string, tokens int, have kv.Overlap, weight float64) (prefill float64, decode, requests int, cost float64) {
 	overlap := have.Blocks[0] + have.Blocks[1] + have.Blocks[2] + have.Blocks[3]
 	fetch := 0.25*float64(have.Blocks[1]) + 0.75*float64(have.Blocks[2]) + 0.25*float64(have.Blocks[3])
@@ -55,8 +55,8 @@ func (n *naive) cost(w kv.Worker, path string, tokens int, have kv.Overlap, weig
 	return prefill, decode, requests, weight*(prefill+fetch) + float64(decode) - float64(have.Labelled)
 }
 
-// agrees makes random decisions and compares each explanation with the naive
-// twin's costs, and each pick with the explanation.
+// agrees makes random decisions and compares each explanation with the naive twin's costs, and each pick with
+// the explanation.
 func agrees(t *rapid.T) {
 	active, err := slots.New(slots.Config{BlockSize: size})
 	if err != nil {

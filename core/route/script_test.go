@@ -16,8 +16,7 @@ import (
 	"penstock/core/slots"
 )
 
-// chain returns the SeqHash of every prefix of path, which has a letter for each
-// block.
+// chain returns the SeqHash of every prefix of path, which has one letter per block.
 func chain(path string) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
@@ -46,8 +45,7 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 	return r
 }
 
-// TestScripts runs the golden scripts. Blocks are of 16 tokens, and a path has a
-// letter for each. Commands:
+// TestScripts runs the golden scripts. Blocks have 16 tokens, and a path has one letter per block. Commands:
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
@@ -63,12 +61,11 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //	available [adapter=NAME]
 //	free id=ID
 //
-// with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
-// overlap=(W:N,…) where N may be DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) of
-// those, pin=W, exclude=(ID,…), allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides
-// mode=M, weight=F, temperature=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A
-// worker is ID or ID.RANK, an id a name or NAME.ATTEMPT. With times, each pick is freed at
-// once and the line counts the workers that were picked.
+// with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
+// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
+// allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides mode=M, weight=F, temperature=F,
+// layer=N, experts=(N,…), group=N, strict, alone, untracked. A worker is ID or ID.RANK, an id a name or
+// NAME.ATTEMPT. With times, each pick is freed at once and the line counts the workers which were picked.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := &script{active: mustTable(t, 16)}
@@ -198,7 +195,7 @@ func (s *script) tally(t *testing.T, d *datadriven.TestData, q *Query) string {
 
 var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering, "suspected": Suspected}
 
-// when returns the time that a command says, 0 if none.
+// when returns the time argument of a command, 0 if there is none.
 func when(t *testing.T, d *datadriven.TestData) kv.Mono {
 	at := "0s"
 	d.MaybeScanArgs(t, "at", &at)
@@ -361,7 +358,7 @@ func moe(t *testing.T, d *datadriven.TestData) *MoEQuery {
 	return m
 }
 
-// float returns the argument as a number, nil if it is not there.
+// float returns an argument as a number, nil if it is missing.
 func float(t *testing.T, d *datadriven.TestData, arg string) *float64 {
 	var s string
 	if d.MaybeScanArgs(t, arg, &s); s == "" {
@@ -424,7 +421,7 @@ func explanation(ex Explanation, err error) string {
 	return out.String() + decision(ex.Decision)
 }
 
-// term prints what is not 0.
+// term formats a value which is not 0.
 func term(name string, v float64) string {
 	if v == 0 {
 		return ""

@@ -9,41 +9,40 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Session is the part of a request that says which requests belong together.
+// Session says to which session a request belongs.
 type Session struct {
-	// ID is the client's own name for them; "" is none.
+	// ID is the client's own name for the session; "" is none.
 	ID string
 	// Last says that no other request of the session follows.
 	Last bool
 }
 
-// MaxSessionID is the longest name of a session, in bytes.
+// MaxSessionID is the maximum length of a session's name, in bytes.
 const MaxSessionID = 256
 
-// Stickiness is what a session is worth.
+// Stickiness says how strongly a session is bound to its worker.
 type Stickiness string
 
 // The kinds of stickiness.
 const (
-	// Soft prefers the worker that had the session's last request, by
-	// AffinityWeights.Session: another one that costs less by more is chosen, and the
-	// session goes along.
+	// Soft prefers the worker of the session's last request by AffinityWeights.Session. If another worker
+	// costs less by more than that, it is chosen and the session moves to it.
 	Soft Stickiness = "soft"
-	// Hard keeps a session at its worker as long as that can be chosen, and refuses its
-	// requests while that worker is busy. The first worker is found by rendezvous hashing,
-	// so that routers with the same workers find the same one without telling each other.
+	// Hard keeps a session at its worker as long as the worker can be chosen, and refuses the session's
+	// requests while the worker is busy. Rendezvous hashing determines the first worker, so that routers with
+	// the same workers find the same one without communicating.
 	Hard Stickiness = "hard"
-	// Unbound takes no notice of sessions.
+	// Unbound ignores sessions.
 	Unbound Stickiness = "off"
 )
 
-// Sessions says what sessions are worth, and how many are remembered.
+// SessionConfig configures session affinity, and how many sessions are remembered.
 type Sessions struct {
 	Stickiness Stickiness // "" is Soft
 	// TTL is how long a session is remembered after its last request; 0 is 10 minutes.
 	TTL time.Duration
-	// Most is how many are; 0 is 65,536. One more, and that which was silent for longest
-	// is forgotten.
+	// MaxSessions is how many sessions are remembered; 0 is 65,536. One more evicts the session which was
+	// silent longest.
 	Most int
 }
 
@@ -72,8 +71,8 @@ func (s *Sessions) validate() error {
 	return errors.Join(errs...)
 }
 
-// sessions remembers which worker had the last request of each session. The entries are
-// in a ring by age, whose head is none of them.
+// sessionTable remembers which worker had the last request of each session. Entries are in a ring by age,
+// whose head is a sentinel.
 type sessions struct {
 	cfg  Sessions
 	byID map[string]*session
@@ -93,7 +92,7 @@ func newSessions(cfg Sessions) *sessions {
 	return s
 }
 
-// at returns the worker that a session is at; one with ID 0 if at none.
+// workerOf returns the worker to which a session is bound; its ID is 0 if there is none.
 func (s *sessions) at(now kv.Mono, id string) kv.Worker {
 	e := s.byID[id]
 	if e == nil || now.Sub(e.at) >= s.cfg.TTL {
@@ -102,7 +101,7 @@ func (s *sessions) at(now kv.Mono, id string) kv.Worker {
 	return e.worker
 }
 
-// bind notes that w has the newest request of a session.
+// bindSession records that w has the newest request of a session.
 func (s *sessions) bind(now kv.Mono, id string, w kv.Worker) {
 	s.expire(now)
 	e := s.byID[id]
@@ -120,14 +119,14 @@ func (s *sessions) bind(now kv.Mono, id string, w kv.Worker) {
 	e.older.newer, s.head.older = e, e
 }
 
-// release forgets a session.
+// releaseSession removes a session.
 func (s *sessions) release(id string) {
 	if e := s.byID[id]; e != nil {
 		s.drop(e)
 	}
 }
 
-// expire forgets the sessions that were silent for the TTL.
+// expireIdle removes the sessions which were silent for the TTL.
 func (s *sessions) expire(now kv.Mono) {
 	for e := s.head.newer; e != &s.head && now.Sub(e.at) >= s.cfg.TTL; e = s.head.newer {
 		s.drop(e)
@@ -141,7 +140,7 @@ func (s *sessions) drop(e *session) {
 
 func (e *session) unlink() { e.older.newer, e.newer.older = e.newer, e.older }
 
-// bind finds out which worker the session of q is at, and whether it must be chosen.
+// resolveSession sets in p to which worker the session of q is bound, and whether that worker must be chosen.
 func (r *Router) bind(now kv.Mono, p *policy, q *Query) {
 	if q.Session.ID == "" || r.cfg.Sessions.Stickiness == Unbound || q.Pin.ID != 0 {
 		return
@@ -157,21 +156,20 @@ func (r *Router) bind(now kv.Mono, p *policy, q *Query) {
 	p.bound, p.held = w, w.ID != 0
 }
 
-// holds reports whether a session may stay at t: it can be chosen, now or once it has
-// less to do.
+// canHoldSession reports whether a session may stay at t: t can be chosen, now or once it is less busy.
 func (r *Router) holds(p *policy, t *Target, q *Query) bool {
 	switch r.refuse(p, t, q) {
 	case eligible:
 		return true
 	case busy:
-		return !q.Moving // which goes on elsewhere rather than wait
+		return !q.Moving // a migrated request goes elsewhere rather than wait
 	}
 	return false
 }
 
-// rendezvous returns the worker with the highest hash together with the session among
-// those that may hold it: removing another worker does not change it, and a new one takes
-// over only the sessions whose highest it is. Its ID is 0 if there is none.
+// rendezvousWorker returns the worker which has the highest hash together with the session, among the workers
+// which may hold it: removing another worker does not change it, and a new one takes over only the sessions
+// for which its hash is the highest. Its ID is 0 if there is none.
 func (r *Router) rendezvous(p *policy, q *Query) (best kv.Worker) {
 	name, most := fnv(q.Session.ID), uint64(0)
 	for i := range r.targets {
@@ -187,7 +185,7 @@ func (r *Router) rendezvous(p *policy, q *Query) (best kv.Worker) {
 	return best
 }
 
-// fnv is FNV-1a of 64 bits.
+// fnv1a is the 64-bit FNV-1a hash.
 func fnv(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

@@ -33,7 +33,7 @@ func TestSessionsAreBoundedAndForgotten(t *testing.T) {
 	}
 }
 
-// sessionRouter returns a router with hard sessions over workers that all are ready.
+// sessionRouter returns a router with hard sessions over workers which are all ready.
 func sessionRouter(t *testing.T, workers ...kv.WorkerID) *Router {
 	t.Helper()
 	r := mustRouter(t, Config{Sessions: Sessions{Stickiness: Hard}, Seed: uint64(len(workers))}, mustTable(t, size))
@@ -62,10 +62,9 @@ func pickSession(t *testing.T, r *Router, n int) kv.WorkerID {
 	return d.Worker.ID
 }
 
-// TestReplicasAgreeOnHardSessions: routers that have seen nothing of each other send a
-// session to the same worker, spread sessions evenly, and one that meets a new worker
-// keeps the sessions that it knows, while of those it does not know only those move that
-// the new worker takes.
+// TestReplicasAgreeOnHardSessions: routers which do not know of each other's decisions send a session to the
+// same worker, and spread sessions evenly. A router with a new worker keeps the sessions which it knows; of
+// the others, only those which the new worker takes move.
 func TestReplicasAgreeOnHardSessions(t *testing.T) {
 	const sessions = 4000
 	a, b := sessionRouter(t, 1, 2, 3, 4), sessionRouter(t, 4, 3, 2, 1)

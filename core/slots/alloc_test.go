@@ -8,7 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// prompts makes chains of depth blocks of which the first shared are the same.
+// prompts returns chains of depth blocks with the first shared ones in common.
 func prompts(n, shared, depth int) [][]kv.SeqHash {
 	rng := rand.New(rand.NewPCG(1, 2))
 	common := make([]kv.SeqHash, shared)
@@ -61,7 +61,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		}
 		i++
 	}
-	for range 4 * len(keys) { // until maps and records have their size
+	for range 4 * len(keys) { // until maps and records have reached their size
 		step()
 	}
 	if allocs := testing.AllocsPerRun(2000, step); allocs != 0 {
@@ -69,8 +69,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestLongChainsGiveMemoryBack says that a vacant record does not keep what a
-// huge prompt took.
+// TestLongChainsGiveMemoryBack: a vacant record does not keep the memory of a huge prompt.
 func TestLongChainsGiveMemoryBack(t *testing.T) {
 	table := mustNew(t, Config{BlockSize: 16})
 	long := prompts(1, 0, keepChain+1)[0]
@@ -98,7 +97,7 @@ func BenchmarkReserveFree(b *testing.B) {
 	}
 }
 
-// BenchmarkReserveFreeApart is of prompts of 31 blocks that share nothing, 64 at a time on one
+// BenchmarkReserveFreeApart reserves and frees prompts of 31 blocks which share nothing, 64 at a time on one
 // worker.
 func BenchmarkReserveFreeApart(b *testing.B) {
 	table := mustNew(b, Config{BlockSize: 16})
@@ -115,7 +114,7 @@ func BenchmarkReserveFreeApart(b *testing.B) {
 	}
 }
 
-// BenchmarkProject64 asks for the load of each of 64 workers for one prompt.
+// BenchmarkProject64 projects the load of each of 64 workers for one prompt.
 func BenchmarkProject64(b *testing.B) {
 	table := mustNew(b, Config{BlockSize: 16})
 	chains, keys := prompts(256, 20, 120), keys(1024)

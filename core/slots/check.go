@@ -7,11 +7,12 @@ import (
 	"penstock/core/kv"
 )
 
-// Check reports the first violated invariant: every worker's load is the sum over
-// its reservations, every count of a block is the number of reservations that
-// name it, each request knows which blocks are its alone, the list by age holds each
-// reservation once, in order of time, and each worker's queue has the prefills that
-// are not done.
+// Check reports the first violated invariant:
+//   - every worker's load is the sum over its reservations;
+//   - every count of a block is the number of reservations which name it;
+//   - each request knows how many blocks it alone uses;
+//   - the list by age holds each reservation once, in order of time;
+//   - each worker's queue holds its unfinished prefills.
 func (t *Table) Check() error {
 	sums, n, err := t.sum()
 	if err != nil {
@@ -32,7 +33,7 @@ func (t *Table) Check() error {
 	return nil
 }
 
-// sum adds up what the reservations say, and returns their number too.
+// sumReservations returns the sums over the reservations by worker, and the number of reservations.
 func (t *Table) sum() (map[kv.Worker]*worker, int, error) {
 	sums := map[kv.Worker]*worker{}
 	n, older := 0, int32(none)
@@ -75,7 +76,7 @@ func (t *Table) sum() (map[kv.Worker]*worker, int, error) {
 	return sums, n, nil
 }
 
-// checkWorker holds a worker against the sum of its requests.
+// checkWorker compares a worker with the sum of its requests.
 func (t *Table) checkWorker(wk, sum *worker) error {
 	sole, err := t.checkBlocks(wk, sum)
 	if err != nil {
@@ -111,8 +112,8 @@ func (t *Table) checkWorker(wk, sum *worker) error {
 	return nil
 }
 
-// checkBlocks holds the trie of a worker against the chains of its requests, adds to sum how
-// many blocks are shared and what the others weigh, and returns how many each request has alone.
+// checkBlocks compares the trie of a worker with the chains of its requests. It adds to sum the number of
+// shared blocks and the weight of the others, and returns how many blocks each request alone uses.
 func (t *Table) checkBlocks(wk, sum *worker) (sole map[int32]int, err error) {
 	users := make([]stretch, len(wk.blocks.stretches))
 	for at := t.oldest; at != none; at = t.requests[at].newer {
@@ -159,7 +160,7 @@ func (t *Table) checkBlocks(wk, sum *worker) (sole map[int32]int, err error) {
 	return sole, nil
 }
 
-// cutSuffix returns chain without what it ends with, which is one block at least.
+// cutSuffix returns chain without its suffix end, which must not be empty.
 func cutSuffix(chain, end []kv.SeqHash) (rest []kv.SeqHash, found bool) {
 	n := len(chain) - len(end)
 	if n < 0 || len(end) == 0 || !slices.Equal(chain[n:], end) {

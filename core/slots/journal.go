@@ -6,48 +6,45 @@ import (
 	"penstock/core/kv"
 )
 
-// Journal is told of each change to the reservations of a table that were made there,
-// at the moment of the change and in order. It must not call the table but through the
-// Ref, and that only to look.
+// Journal receives each change to the reservations which were made in a table, at the moment of the change
+// and in order. It may call the table only through the ReservationRef, and only to read.
 type Journal interface {
-	// Reserved tells of a new reservation. The number that it returns, above 0, names
-	// it from then on.
+	// OnReserved reports a new reservation. The returned number, above 0, identifies it in later calls.
 	Reserved(r Ref) (number uint64)
-	// Prefilled says that the prompt has been computed. It is called once at most, and
-	// not for a prompt of which nothing was left to compute.
+	// OnPrefilled reports that the prompt has been computed. It is called at most once, and not for a prompt
+	// with no tokens left to compute.
 	Prefilled(number uint64)
-	// Grown says how many tokens have been generated in all.
+	// OnGrown reports how many tokens have been generated in total.
 	Grown(number uint64, output int)
-	// Freed says that the reservation has ended, however it did.
+	// OnFreed reports the end of the reservation, for any reason.
 	Freed(number uint64)
 }
 
-// Reservation is what a reservation counts for.
+// Reservation is the load for which a reservation counts.
 type Reservation struct {
 	Worker kv.Worker
-	// Chain are SeqHashes of the leading full blocks of the prompt. Blocks behind
-	// them count as shared with no other request.
+	// Chain are SeqHashes of the leading full blocks of the prompt. Later blocks count as shared with no
+	// other request.
 	Chain        []kv.SeqHash
 	PromptTokens int
-	// PrefillTokens are those still to be computed.
+	// PrefillTokens are the prompt tokens still to be computed.
 	PrefillTokens int
-	// OutputTokens were generated so far, ExpectedOutput are expected in all; 0 if
-	// that is not known.
+	// OutputTokens were generated so far; ExpectedOutput are expected in total, 0 if unknown.
 	OutputTokens, ExpectedOutput int
 	// ExpectedPrefill is as in [Demand].
 	ExpectedPrefill time.Duration
 }
 
-// Ref is a reservation, for as long as it lasts: of one that has ended it knows
-// nothing, and does nothing. The zero value is of none.
+// ReservationRef refers to a reservation. Once the reservation has ended its methods do nothing and report
+// false. The zero value refers to none.
 type Ref struct {
 	table *Table
 	at    int32
 	life  uint32
 }
 
-// View returns what the reservation counts for now, if it lasts. The chain belongs to
-// the table, and is valid until the next call that changes it.
+// Reservation returns the reservation's present state; ok is false once it has ended. The chain belongs to
+// the table, and is valid until the next call which changes the table.
 func (r Ref) View() (v Reservation, ok bool) {
 	q := r.request()
 	if q == nil {
@@ -59,8 +56,7 @@ func (r Ref) View() (v Reservation, ok bool) {
 	}, true
 }
 
-// BlockSize returns the number of tokens in a block of the reservation's table; 0 of the
-// zero value.
+// BlockSize returns the number of tokens in a block of the reservation's table; 0 for the zero value.
 func (r Ref) BlockSize() int {
 	if r.table == nil {
 		return 0
@@ -68,7 +64,7 @@ func (r Ref) BlockSize() int {
 	return r.table.cfg.BlockSize
 }
 
-// Prefilled is [Table.Prefilled] of the reservation.
+// MarkPrefilled is [ReservationTable.MarkPrefilled] for the reservation.
 func (r Ref) Prefilled() bool {
 	if r.request() == nil {
 		return false
@@ -77,8 +73,7 @@ func (r Ref) Prefilled() bool {
 	return true
 }
 
-// Output says how many tokens were generated in all. Fewer than before change
-// nothing.
+// SetOutput sets how many tokens were generated in total. A smaller number than before changes nothing.
 func (r Ref) Output(tokens int) bool {
 	q := r.request()
 	if q == nil {
@@ -88,7 +83,7 @@ func (r Ref) Output(tokens int) bool {
 	return true
 }
 
-// Free is [Table.Free] of the reservation.
+// Free is [ReservationTable.Free] for the reservation.
 func (r Ref) Free() bool {
 	if r.request() == nil {
 		return false
@@ -97,7 +92,7 @@ func (r Ref) Free() bool {
 	return true
 }
 
-// request returns the record; nil once it has ended.
+// lookupRecord returns the record; nil once the reservation has ended.
 func (r Ref) request() *request {
 	if r.table == nil {
 		return nil

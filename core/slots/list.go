@@ -1,11 +1,10 @@
 package slots
 
-// keepChain is the longest chain, in blocks, whose memory a vacant record keeps.
-// The record of a longer one gives it back, so that a few huge prompts do not
-// leave the table large for ever.
+// keepChain is the longest chain, in blocks, whose memory a vacant record keeps. The record of a longer chain
+// releases it, so that a few huge prompts do not keep the table large forever.
 const keepChain = 4096
 
-// take returns a vacant place.
+// takeVacant returns a vacant index.
 func (t *Table) take() int32 {
 	if last := len(t.vacant) - 1; last >= 0 {
 		at := t.vacant[last]
@@ -16,7 +15,7 @@ func (t *Table) take() int32 {
 	return int32(len(t.requests) - 1)
 }
 
-// give makes a place vacant.
+// makeVacant makes an index vacant.
 func (t *Table) give(at int32) {
 	chain := t.requests[at].chain[:0]
 	if cap(chain) > keepChain {
@@ -26,8 +25,8 @@ func (t *Table) give(at int32) {
 	t.vacant = append(t.vacant, at)
 }
 
-// link makes the request at the given place the newest. One that came with an
-// earlier time than the newest takes its time: the list is ordered by time.
+// appendNewest makes the request at an index the newest. A request with an earlier time than the newest takes
+// the newest's time, because the list is ordered by time.
 func (t *Table) link(at int32) {
 	r := &t.requests[at]
 	r.older, r.newer = t.newest, none
@@ -55,8 +54,7 @@ func (t *Table) unlink(at int32) {
 	}
 }
 
-// enqueue puts the request at the given place at the end of its worker's queue of
-// prefills.
+// enqueuePrefill appends the request at an index to its worker's queue of prefills.
 func (t *Table) enqueue(at int32) {
 	r := &t.requests[at]
 	wk := r.worker
@@ -69,7 +67,7 @@ func (t *Table) enqueue(at int32) {
 	wk.last = at
 }
 
-// dequeue takes it out. The clock of the next one starts when it becomes the first.
+// dequeuePrefill removes it. The clock of the next prefill starts when it becomes the first.
 func (t *Table) dequeue(at int32) {
 	r := &t.requests[at]
 	wk := r.worker

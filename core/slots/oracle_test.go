@@ -12,8 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive is a table as anyone would write it: a list of reservations from which
-// loads are added up anew each time.
+// naive is the simplest possible table: a list of reservations, from which every load is recomputed.
 type naive []naiveRequest
 
 type naiveRequest struct {
@@ -22,17 +21,17 @@ type naiveRequest struct {
 	at     kv.Mono
 	path   string
 	tokens int
-	left   int // of the prompt
+	left   int // of the prompt, to prefill
 	output int
 	expect int
-	lasts  int // the prefill
-	ref    Ref // of one that was adopted
-	// first is since when no older prefill is left on the worker, if that is so.
+	lasts  int // of the prefill
+	ref    Ref // if adopted
+	// first is since when no older prefill is on the worker, if isFirst.
 	isFirst bool
 	first   kv.Mono
 }
 
-// weight is that of a block of the request alone, in 65536ths.
+// weight returns the weight of a block which only this request uses, in 65536ths.
 func (r *naiveRequest) weight() int {
 	if r.expect == 0 {
 		return 65536
@@ -40,7 +39,7 @@ func (r *naiveRequest) weight() int {
 	return 65536 * max(0, r.expect-r.output) / r.expect
 }
 
-// queue notes whose prefill is the first of each worker now.
+// queue records which request is now the first prefill of each worker.
 func (n naive) queue(now kv.Mono) {
 	seen := map[kv.Worker]bool{}
 	for i := range n {
@@ -55,7 +54,7 @@ func (n naive) queue(now kv.Mono) {
 	}
 }
 
-// load is that of w at now.
+// load returns the load of w at now.
 func (n naive) load(w kv.Worker, size int, now kv.Mono) Load {
 	var l Load
 	weights, users := map[string]int{}, map[string]int{}
@@ -87,7 +86,7 @@ func (n naive) load(w kv.Worker, size int, now kv.Mono) Load {
 	return l
 }
 
-// others is what of w is adopted.
+// others returns the adopted part of the load of w.
 func (n naive) others(w kv.Worker) (s Share) {
 	for _, r := range n {
 		if r.worker == w && r.ref != (Ref{}) {
@@ -102,8 +101,8 @@ func (n naive) find(key Key) int {
 	return slices.IndexFunc(n, func(r naiveRequest) bool { return r.key == key })
 }
 
-// agrees drives a Table and its naive twin alike and compares all loads, present
-// and projected, after each step. Paths have a letter for each block.
+// agrees runs the same operations on a table and its naive twin and compares all loads, present and
+// projected, after each. Paths have one letter per block.
 func agrees(t *rapid.T) {
 	const size, ttl = 4, 100
 	table, err := New(Config{BlockSize: size, TTL: ttl})
@@ -295,7 +294,7 @@ func TestTableAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
 
 func FuzzTable(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
 
-// TestChainIsCopied says that the caller may use its chain for something else.
+// TestChainIsCopied: the caller may reuse its chain.
 func TestChainIsCopied(t *testing.T) {
 	table := mustNew(t, Config{BlockSize: 4})
 	c := chain("a/b/c")
@@ -312,8 +311,8 @@ func TestChainIsCopied(t *testing.T) {
 	}
 }
 
-// TestChainsThatAreNone: what another router says of its chains may be of no prompt, with a block
-// twice or the same one after different ones, and does not hurt the counts.
+// TestChainsThatAreNone: chains of another router may be invalid, with a block twice or the same one after
+// different ones, without corrupting the counts.
 func TestChainsThatAreNone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, err := New(Config{BlockSize: 4})
@@ -346,7 +345,7 @@ func TestChainsThatAreNone(t *testing.T) {
 	})
 }
 
-// TestClockGoingBack says that a time before the last one does not hurt the order.
+// TestClockGoingBack: a time before the latest one does not corrupt the order.
 func TestClockGoingBack(t *testing.T) {
 	table := mustNew(t, Config{TTL: 10 * time.Second})
 	for i, at := range []time.Duration{5 * time.Second, 2 * time.Second, 6 * time.Second} {

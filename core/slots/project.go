@@ -6,7 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Load returns the load of w now; zero if nothing is active there.
+// LoadOf returns the load of w now; zero if nothing is active there.
 func (t *Table) Load(w kv.Worker) Load {
 	if wk := t.workers[w]; wk != nil {
 		return t.total(wk)
@@ -14,7 +14,7 @@ func (t *Table) Load(w kv.Worker) Load {
 	return Load{}
 }
 
-// Others returns what of the load of w is from other routers.
+// OthersShare returns the part of the load of w which other routers reserved.
 func (t *Table) Others(w kv.Worker) Share {
 	if wk := t.workers[w]; wk != nil {
 		return wk.others
@@ -22,8 +22,7 @@ func (t *Table) Others(w kv.Worker) Share {
 	return Share{}
 }
 
-// Project returns the load of w as it is, and as it would be were d sent there.
-// Nothing is reserved.
+// ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *Table) Project(w kv.Worker, d Demand) (now, then Load) {
 	named, gains := len(d.Chain), int64(0)
 	wk := t.workers[w]
@@ -46,7 +45,7 @@ func (t *Table) Project(w kv.Worker, d Demand) (now, then Load) {
 	return now, then
 }
 
-// total is the load of a worker at the time of the table.
+// currentLoad returns the load of a worker at the table's time.
 func (t *Table) total(wk *worker) Load {
 	l := wk.load
 	l.Blocks = rounded(wk.shared, wk.alone)
@@ -54,11 +53,10 @@ func (t *Table) total(wk *worker) Load {
 	return l
 }
 
-// rounded is the nearest number of blocks.
+// roundBlocks returns the nearest number of blocks.
 func rounded(shared int, alone int64) int { return shared + int((alone+whole/2)/whole) }
 
-// passed returns how many tokens of the worker's first prefill its time so far
-// accounts for.
+// elapsedPrefill returns how many tokens of the worker's first prefill the time since its start accounts for.
 func (t *Table) passed(wk *worker) int {
 	if wk.first == none {
 		return 0
@@ -72,12 +70,12 @@ func (t *Table) passed(wk *worker) int {
 		return r.prefill
 	}
 	high, low := bits.Mul64(uint64(r.prefill), uint64(spent))
-	n, _ := bits.Div64(high, low, uint64(r.duration)) // spent is less, so high is too
+	n, _ := bits.Div64(high, low, uint64(r.duration)) // spent < duration, so high is less too
 	return int(n)
 }
 
-// gains returns by how much the weight of blocks that one request alone uses grows when
-// another one comes to use them: they come to weigh whole.
+// weightGain returns by how much the weight of blocks which only the request at index user uses grows when
+// another request starts to use them: shared blocks have full weight.
 func (t *Table) gains(wk *worker, sole int, who int32) int64 {
 	if wk.fading == 0 || sole == 0 {
 		return 0

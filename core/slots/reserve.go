@@ -5,9 +5,9 @@ import (
 	"penstock/core/kv"
 )
 
-// Reserve counts a request against w from now on, until Free. It fails with
-// Conflict if the key is reserved already, on whatever worker. The table keeps a
-// copy of the chain. It also frees what is older than the TTL.
+// Reserve counts a request against w until Free. It fails with Conflict if the key is already reserved, on
+// any worker. The table keeps a copy of the chain. It also frees the reservations which are older than the
+// TTL.
 func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	t.Expire(now)
 	if _, ok := t.byKey[key]; ok {
@@ -29,10 +29,9 @@ func (t *Table) Reserve(now kv.Mono, key Key, w kv.Worker, d Demand) error {
 	return nil
 }
 
-// Adopt counts a reservation that another router made, from now on, until it is freed or
-// its worker is dropped. The TTL does not apply: the router which made it expires it and
-// says so. The table keeps a copy of the chain, of which it leaves out what exceeds the
-// prompt.
+// AdoptReservation counts a reservation which another router made, until it is freed or its worker is
+// dropped. The TTL does not apply: the router which made it expires it and reports that. The table keeps a
+// copy of the chain, cut to the prompt.
 func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
 	t.Expire(now)
 	v.PromptTokens, v.ExpectedOutput = max(0, v.PromptTokens), max(0, v.ExpectedOutput)
@@ -47,7 +46,7 @@ func (t *Table) Adopt(now kv.Mono, v Reservation) Ref {
 	return t.ref(at)
 }
 
-// add counts a reservation of which nothing was generated yet, and returns its place.
+// addReservation counts a reservation without output, and returns its index.
 func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	wk := t.workers[v.Worker]
 	if wk == nil {
@@ -73,7 +72,7 @@ func (t *Table) add(now kv.Mono, v Reservation) int32 {
 	return at
 }
 
-// use counts the request at a place among those of its blocks.
+// countChain counts the request at an index among the users of its blocks.
 func (t *Table) use(wk *worker, at int32) {
 	r := &t.requests[at]
 	r.tip = none
@@ -96,7 +95,7 @@ func (t *Table) use(wk *worker, at int32) {
 	}
 }
 
-// leave takes the request at a place from those of its blocks.
+// uncountChain removes the request at an index from the users of its blocks.
 func (t *Table) leave(wk *worker, at int32) {
 	r := &t.requests[at]
 	for place := r.tip; place != none; {
@@ -118,8 +117,8 @@ func (t *Table) leave(wk *worker, at int32) {
 	}
 }
 
-// Prefilled says that the worker has computed the whole prompt. It reports
-// whether the key is reserved; a second call changes nothing.
+// MarkPrefilled records that the worker has computed the whole prompt. It reports whether the key is
+// reserved; a second call changes nothing.
 func (t *Table) Prefilled(key Key) bool {
 	at, ok := t.byKey[key]
 	if !ok {
@@ -132,7 +131,7 @@ func (t *Table) Prefilled(key Key) bool {
 	return true
 }
 
-// computed takes what is left of a prefill from the load.
+// finishPrefill removes the rest of a prefill from the load.
 func (t *Table) computed(at int32) {
 	r := &t.requests[at]
 	if r.prefill == 0 {
@@ -146,8 +145,8 @@ func (t *Table) computed(at int32) {
 	r.prefill = 0
 }
 
-// Grow says that n more tokens were generated. Each block that they fill counts
-// from then on. It reports whether the key is reserved; n below 1 changes nothing.
+// AddOutput records that n more tokens were generated. Each block which they fill counts from then on. It
+// reports whether the key is reserved; n below 1 changes nothing.
 func (t *Table) Grow(key Key, n int) bool {
 	at, ok := t.byKey[key]
 	if !ok || n < 1 {
@@ -175,7 +174,7 @@ func (t *Table) grow(at int32, n int) {
 			wk.fading++
 		}
 		r.weight = int64(r.remaining()) * whole / int64(r.expect)
-		if r.weight == whole { // of so many that one does not show
+		if r.weight == whole { // so many tokens are expected that one does not change the weight
 			wk.fading--
 		}
 	}
@@ -183,8 +182,8 @@ func (t *Table) grow(at int32, n int) {
 	wk.load.OutputTokens += r.remaining()
 }
 
-// Renew restarts the TTL of a reservation whose request still runs. It reports whether
-// the key is reserved.
+// RenewReservation restarts the TTL of a reservation whose request still runs. It reports whether the key is
+// reserved.
 func (t *Table) Renew(now kv.Mono, key Key) bool {
 	t.Advance(now)
 	at, ok := t.byKey[key]
@@ -194,7 +193,7 @@ func (t *Table) Renew(now kv.Mono, key Key) bool {
 	return ok
 }
 
-// renew makes the request at the given place the newest.
+// renewAt makes the request at an index the newest.
 func (t *Table) renew(at int32) {
 	t.unlink(at)
 	t.requests[at].at = t.now
@@ -210,7 +209,7 @@ func (t *Table) Free(key Key) bool {
 	return ok
 }
 
-// DropWorker ends all reservations on w, which is gone, and returns their number.
+// DropWorker ends all reservations on w, which was removed, and returns their number.
 func (t *Table) DropWorker(w kv.Worker) int {
 	n := 0
 	for at := t.oldest; at != none; {
@@ -226,8 +225,8 @@ func (t *Table) DropWorker(w kv.Worker) int {
 	return n
 }
 
-// Expire frees the reservations made here which were not renewed for the TTL, and
-// returns their number. It tells the table the time.
+// ExpireOld frees the reservations made here which were not renewed for the TTL, and returns their number. It
+// also advances the table's time.
 func (t *Table) Expire(now kv.Mono) int {
 	t.Advance(now)
 	n := 0
@@ -243,10 +242,10 @@ func (t *Table) Expire(now kv.Mono) int {
 	return n
 }
 
-// remaining returns the tokens that the hint still promises.
+// remainingOutput returns the number of tokens which are still expected by the hint.
 func (r *request) remaining() int { return max(0, r.expect-r.output) }
 
-// prefill returns the prompt tokens of d that are not there already.
+// uncachedTokens returns the prompt tokens of d which are not cached.
 func (t *Table) prefill(d Demand) int {
 	return max(0, d.PromptTokens-d.OverlapBlocks*t.cfg.BlockSize)
 }

@@ -12,8 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// chain returns the SeqHash of every prefix of a path such as a/b/c, whose names
-// are single letters.
+// chain returns the SeqHash of every prefix of a path such as a/b/c, whose names are single letters.
 func chain(path string) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
@@ -33,8 +32,7 @@ func mustNew(t testing.TB, cfg Config) *Table {
 	return table
 }
 
-// TestScripts runs the golden scripts. Blocks are of 4 tokens unless new says
-// otherwise. Commands:
+// TestScripts runs the golden scripts. Blocks have 4 tokens by default. Commands:
 //
 //	new [block-size=N] [ttl=DURATION]
 //	reserve id=ID[.ATTEMPT] w=W [chain=PATH] [tokens=N] [overlap=N] [expect=N] [lasts=DURATION] [at=DURATION]
@@ -43,8 +41,7 @@ func mustNew(t testing.TB, cfg Config) *Table {
 //	drop w=W
 //	expire at=DURATION, advance at=DURATION
 //
-// tokens is what the chain has, unless given. Each answers with the loads of
-// workers 1 to 3 that are not zero.
+// The default of tokens is the tokens of the chain. Each command prints the nonzero loads of workers 1 to 3.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		table := mustNew(t, Config{BlockSize: 4})

@@ -1,16 +1,16 @@
-// Package slots predicts the load of workers from what was sent to them: which
-// requests are active where, how many prompt tokens they still have to prefill,
-// and how many distinct blocks they keep alive.
+// Package activeseq predicts the load of workers from the requests which were sent to them: which sequences
+// are active where, how many prompt tokens they still have to prefill, and how many distinct blocks they keep
+// alive.
 //
-// It is bookkeeping of the router's own decisions, made the moment they are made:
-// a worker's report of its load comes too late for the requests of one burst.
+// It records the router's own decisions at the moment they are made: a worker's report of its load comes too
+// late for the requests of one burst.
 //
-// Reservations of other routers of the same workers can be counted too: [Table.Adopt]
-// takes them, a [Journal] is told of our own, and core/slots/replica carries them
-// between the two.
+// It can also count reservations which other routers of the same workers made:
+// [ReservationTable.AdoptReservation] adds them, a [Journal] receives this table's own, and
+// core/activeseq/replica carries them between the two.
 //
-// A Table has one owner: no method may run beside another one. All requests of a
-// table are cut into blocks of the same size.
+// A ReservationTable has one owner: its methods must not run concurrently. All requests of a table are cut
+// into blocks of the same size.
 package slots
 
 import (
@@ -20,18 +20,18 @@ import (
 	"penstock/core/kv"
 )
 
-// Config is a Table's policy.
+// Config is the policy of a ReservationTable.
 type Config struct {
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// TTL is how long a reservation made here lasts without [Table.Renew]. One that is
-	// older was leaked, and is freed and counted.
+	// TTL is how long a reservation made here lasts without [ReservationTable.RenewReservation]. An older one
+	// was leaked; it is freed and counted.
 	TTL time.Duration
-	// Journal, if not nil, is told of what changes here.
+	// Journal, if not nil, receives what changes here.
 	Journal Journal
 }
 
-// EnsureDefaults fills in what is not set: 16 tokens and 10 minutes.
+// EnsureDefaults fills in the fields which are not set: 16 tokens and 10 minutes.
 func (c *Config) EnsureDefaults() {
 	if c.BlockSize == 0 {
 		c.BlockSize = 16
@@ -53,117 +53,111 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Key names a reservation: one attempt of a request.
+// AttemptKey names a reservation: one attempt of a request.
 type Key struct {
 	ID      string
 	Attempt uint32
 }
 
-// Demand is what a request asks of a worker.
+// Demand is the load which a request brings to a worker.
 type Demand struct {
-	// Chain are the SeqHashes of the prompt's full blocks in order. It may be
-	// nil when nobody hashed the prompt: its blocks then count as shared with
-	// no other request.
+	// Chain are the SeqHashes of the prompt's full blocks in order. It may be nil if the prompt was not
+	// hashed: its blocks then count as shared with no other request.
 	Chain        []kv.SeqHash
 	PromptTokens int
-	// OverlapBlocks are the leading blocks that the worker has already.
+	// OverlapBlocks are the leading blocks which the worker has already.
 	OverlapBlocks int
-	// ExpectedOutput is a hint of how many tokens will be generated; 0 if none. With
-	// one, the blocks that nobody else uses weigh less the closer the request is to
-	// its end, see [Load].
+	// ExpectedOutput is a hint of how many tokens will be generated; 0 if none. With a hint, blocks which no
+	// other request uses weigh less the closer the request is to its end, see [Load].
 	ExpectedOutput int
-	// ExpectedPrefill is how long the prefill is believed to take once it is its
-	// turn; 0 if nobody knows. With it, the prompt tokens of the prefill that is the
-	// oldest of its worker become fewer as time passes.
+	// ExpectedPrefill is the expected duration of the prefill once it starts; 0 if unknown. With it, the
+	// prompt tokens of the worker's oldest prefill become fewer as time passes.
 	ExpectedPrefill time.Duration
 }
 
 // Load is the load of one worker.
 type Load struct {
 	Requests int
-	// PrefillTokens are the prompt tokens still to be computed. Of the prefill that is
-	// the oldest of the worker, if its duration e is expected and it has been the
-	// oldest for d, only ceil(tokens * (1 - d/e)) count, and none once d is over e:
-	// engines compute prompts one after another.
+	// PrefillTokens are the prompt tokens still to be computed. For the worker's oldest prefill, if its
+	// duration e is expected and it has been the oldest for d, only ceil(tokens * (1 - d/e)) count, and none
+	// once d is over e: engines compute prompts one after another.
 	PrefillTokens int
-	// Blocks are the distinct blocks that active requests keep alive: full
-	// blocks of prompts, shared ones once, and grown ones. A block that only one
-	// request uses, of which e tokens are expected and g were generated, weighs
-	// f = max(0, 1 - g/e), in steps of 1/65536 rounded down: it will soon be free.
-	// The sum is rounded to the nearest block, halves up. Without expectations it is
-	// a count, and exact.
+	// Blocks are the distinct blocks which active requests keep alive: full blocks of prompts, with shared
+	// ones counted once, and blocks of output. A block which only one request uses weighs f = max(0, 1 -
+	// g/e), in steps of 1/65536 rounded down, if e tokens of output are expected and g were generated: it
+	// will soon be free. The sum is rounded to the nearest block, halves up. Without expectations it is an
+	// exact count.
 	Blocks int
-	// OutputTokens are those still expected by the requests' hints.
+	// OutputTokens are the tokens still expected by the requests' hints.
 	OutputTokens int
 }
 
-// Table holds the active reservations.
+// ReservationTable holds the active reservations.
 type Table struct {
 	cfg Config
-	// requests holds each reservation's record at a place that does not change;
-	// places of freed ones are in vacant. byKey finds them, and oldest and
-	// newest are the ends of the list of them by age (none: -1).
+	// records holds each reservation at an index which does not change; indexes of freed ones are in vacant.
+	// byKey finds them. oldest and newest are the ends of their list by age (none: -1).
 	requests       []request
 	vacant         []int32
 	byKey          map[Key]int32
 	oldest, newest int32
 	workers        map[kv.Worker]*worker
 	expired        uint64
-	now            kv.Mono // the latest time that the table was told
+	now            kv.Mono // the latest time passed to the table
 }
 
 const none = -1
 
-// whole is the weight of a block that counts in full.
+// fullWeight is the weight of a block which counts in full.
 const whole = 1 << 16
 
-// request is one reservation.
+// reservationRecord is one reservation.
 type request struct {
 	key          Key
 	worker       *worker
 	at           kv.Mono
 	older, newer int32  // neighbours in the list by age
-	life         uint32 // of the place, so that a Ref of an earlier one is void
-	adopted      bool   // of another router: it has no key
-	number       uint64 // by which the journal knows it; 0 if it does not
+	life         uint32 // of the index, so that a ReservationRef to an earlier user of it is void
+	adopted      bool   // made by another router: it has no key
+	number       uint64 // identifies it to the journal; 0 if the journal does not know it
 
 	prefill  int           // prompt tokens still to be computed
-	duration time.Duration // of that, expected; 0 if not known
+	duration time.Duration // 0 if unknown
 	earlier  int32         // neighbours in the worker's queue of prefills
 	later    int32
 	chain    []kv.SeqHash // blocks named
-	tip      int32        // the last stretch of the chain in worker.blocks; none if it has no block
-	sole     int          // blocks of the chain that no other request uses
-	unnamed  int          // blocks counted that no other request can share
-	weight   int64        // of each block that is its alone, up to whole
+	tip      int32        // last run of the chain in workerLoad.chains; noIndex if the chain is empty
+	sole     int          // blocks of the chain which no other request uses
+	unnamed  int          // counted blocks which no other request can share
+	weight   int64        // of each block which only it uses, up to fullWeight
 	prompt   int          // tokens
-	output   int          // tokens so far
-	expect   int          // tokens of output by the hint
+	output   int          // so far
+	expect   int          // by the hint
 }
 
-// worker is the load of one worker and what its blocks are counted by.
+// workerLoad is the load of one worker, with the structures which count its blocks.
 type worker struct {
 	id kv.Worker
-	// load has the whole of each prefill, and no blocks: those are in shared, the
-	// blocks of more than one request, and alone, the weights of all others.
+	// load contains each prefill in full, and no blocks. sharedBlocks counts the blocks of more than one
+	// request; soleWeight is the sum of the weights of all others.
 	load   Load
 	shared int
 	alone  int64
 	others Share
-	// fading counts the requests whose blocks weigh less than whole.
+	// fading counts the requests whose blocks weigh less than fullWeight.
 	fading int
-	// blocks counts the requests that use a named block.
+	// chains counts the requests which use each named block.
 	blocks trie
-	// first and last are the ends of the queue of prefills, and since is when the
-	// first one became that.
+	// firstPrefill and lastPrefill are the ends of the queue of prefills; firstSince is when the first one
+	// became the first.
 	first, last int32
 	since       kv.Mono
 }
 
-// Share is a part of a worker's load.
+// LoadShare is a part of a worker's load.
 type Share struct {
 	Requests      int
-	PrefillTokens int // without regard to time
+	PrefillTokens int // without regard to elapsed time
 }
 
 // New returns a table without reservations.
@@ -184,17 +178,16 @@ func New(cfg Config) (*Table, error) {
 // BlockSize returns the number of tokens in a block.
 func (t *Table) BlockSize() int { return t.cfg.BlockSize }
 
-// Len returns the number of reservations that were made here: adopted ones do not
-// count.
+// Len returns the number of reservations made here, without adopted ones.
 func (t *Table) Len() int { return len(t.byKey) }
 
-// Adopted returns the number of reservations of other routers.
+// AdoptedCount returns the number of reservations of other routers.
 func (t *Table) Adopted() int { return len(t.requests) - len(t.vacant) - len(t.byKey) }
 
-// Expired returns how many reservations made here were freed because they were not
-// renewed, since the table was made. Anything but 0 is a defect of the caller.
+// ExpiredCount returns how many reservations made here were freed because they were not renewed, since the
+// table was created. A value above 0 indicates a defect of the caller.
 func (t *Table) Expired() uint64 { return t.expired }
 
-// Advance tells the table the time: loads are those of the latest time that it was
-// told, here, with a reservation, or with Expire. A time before that changes nothing.
+// AdvanceTime advances the table's time to now, as reservations and ExpireOld do. Loads are computed for the
+// table's time. An earlier time changes nothing.
 func (t *Table) Advance(now kv.Mono) { t.now = max(t.now, now) }

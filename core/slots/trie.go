@@ -2,38 +2,36 @@ package slots
 
 import "penstock/core/kv"
 
-// trie counts the requests that use each block of a worker, by stretches: blocks that follow
-// one another in chains and have the same users. A chain that leaves another one in the middle
-// of a stretch, or ends there, divides it. So a prompt that shares nothing is one stretch, and it
-// costs a step to enter it and one to take it out.
+// chainTrie counts the requests which use each block of a worker, by runs: consecutive blocks of chains with
+// the same users. A chain which leaves another one in the middle of a run, or ends there, splits the run. So
+// a prompt which shares nothing is one run, which takes one step to add and one to remove.
 //
-// Stretches are found by the one before and their first block: chains of other routers may be
-// of any blocks, and blocks of theirs that follow others are others.
+// Runs are found by their parent and their first block. Chains from other routers may contain any blocks:
+// equal blocks after different parents are different blocks.
 type trie struct {
-	stretches []stretch // at places that do not change
+	stretches []stretch // at indexes which do not change
 	vacant    []int32
 	after     map[edge]int32
 }
 
-// edge leads to a stretch.
+// runKey identifies a run.
 type edge struct {
-	before int32 // none if it is the first of its chains
+	before int32 // noIndex for the first run of a chain
 	head   kv.SeqHash
 }
 
 type stretch struct {
-	seqs   []kv.SeqHash // one at least; the memory is its own
+	seqs   []kv.SeqHash // at least one; the run owns the memory
 	head   kv.SeqHash   // the first
 	before int32
-	// n counts the requests whose chains have it. who is the exclusive or of their
-	// places: when there is one, its place.
+	// users counts the requests whose chains contain the run. userXor is the exclusive or of their indexes:
+	// with one user, its index.
 	n   int32
 	who int32
 }
 
-// enter returns the stretches of a chain after one, up to the first that ends where the chain does
-// or leaves it: its place, and how many blocks it has. It is new, without users, if no chain went
-// on so.
+// enterRun returns the run of chain after parent, split so that it ends where the chain ends or leaves it:
+// its index and its number of blocks. The run is new, without users, if no chain continued in this way.
 func (b *trie) enter(before int32, chain []kv.SeqHash) (at int32, n int) {
 	at, ok := b.after[edge{before, chain[0]}]
 	if !ok {
@@ -57,8 +55,8 @@ func (b *trie) add(before int32, chain []kv.SeqHash) int32 {
 	return at
 }
 
-// divide makes a stretch of its own of the first n blocks of one, and returns its place. What
-// follows them keeps its place: requests end there.
+// splitRun makes the first n blocks of a run a run of its own, and returns its index. The remaining blocks
+// keep the old index, because requests end there.
 func (b *trie) divide(at int32, n int) int32 {
 	first := b.take()
 	s, f := &b.stretches[at], &b.stretches[first]
@@ -70,7 +68,7 @@ func (b *trie) divide(at int32, n int) int32 {
 	return first
 }
 
-// remove takes out a stretch that no request uses, and so none that follows it.
+// removeRun removes a run which no request uses; so no run which follows it is used either.
 func (b *trie) remove(at int32) {
 	s := &b.stretches[at]
 	delete(b.after, edge{s.before, s.head})
@@ -92,9 +90,9 @@ func (b *trie) take() int32 {
 	return int32(len(b.stretches) - 1)
 }
 
-// match returns how many leading blocks of a chain are used, how many of those by one request
-// only, and the place of that. They are the last ones, and all of the same request, since whoever
-// uses a block uses those before it.
+// matchChain returns how many leading blocks of a chain are used, how many of them by only one request, and
+// the index of that request. These are the last ones, and all of the same request, because a request which
+// uses a block uses all blocks before it.
 func (b *trie) match(chain []kv.SeqHash) (used, sole int, who int32) {
 	who = none
 	if len(b.after) == 0 {
@@ -118,11 +116,11 @@ func (b *trie) match(chain []kv.SeqHash) (used, sole int, who int32) {
 	return used, sole, who
 }
 
-// alike returns how many leading blocks are the same, of two that begin alike. Equal blocks have
-// equal ones before them, so a binary search finds the end.
+// commonLength returns the number of equal leading blocks of p and q, whose first blocks are equal. Equal
+// blocks have equal predecessors, so a binary search finds the end.
 func alike(p, q []kv.SeqHash) int {
 	low, high := 1, min(len(p), len(q))
-	if p[high-1] == q[high-1] { // mostly
+	if p[high-1] == q[high-1] { // the usual case
 		return high
 	}
 	for low < high {

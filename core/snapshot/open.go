@@ -6,10 +6,9 @@ import (
 	"fmt"
 )
 
-// Open checks a snapshot and returns what it covers and those of its sections that knows
-// accepts, with data that aliases the argument. Sections that it does not accept are left
-// out if they are optional; one that is required is an error, as is anything that is not
-// exactly what a Writer writes.
+// Open checks a snapshot and returns what it covers and the sections which knows accepts, with data which
+// aliases the argument. It omits other sections if they are optional. A required one is an error, as is any
+// deviation from the output of a Writer.
 func Open(data []byte, knows func(Section) bool) (Header, []Section, error) {
 	h, rest, err := openHeader(data)
 	if err != nil {
@@ -31,8 +30,7 @@ func Open(data []byte, knows func(Section) bool) (Header, []Section, error) {
 	return h, known, nil
 }
 
-// Peek returns what the snapshot covers of which data is at least the beginning, of 40
-// bytes.
+// PeekHeader returns what a snapshot covers; data must have at least its first 40 bytes.
 func Peek(data []byte) (Header, error) {
 	h, _, err := openHeader(data)
 	if err != nil {
@@ -49,7 +47,7 @@ func openHeader(data []byte) (h Header, rest []byte, err error) {
 		return h, nil, errors.New("it does not begin like a snapshot")
 	}
 	head := data[:headerSize]
-	// The version comes before the checksum: another one may place it elsewhere.
+	// The version is read before the checksum, because another version may place the checksum elsewhere.
 	if v := binary.LittleEndian.Uint16(head[8:]); v != Version {
 		return h, nil, fmt.Errorf("it is of version %d, this build reads %d", v, Version)
 	}
@@ -65,7 +63,7 @@ func openHeader(data []byte) (h Header, rest []byte, err error) {
 	return h, data[headerSize:], nil
 }
 
-// openSections reads what follows the header of data, to the end.
+// openSections reads everything after the header of data.
 func openSections(data, rest []byte) (all []Section, err error) {
 	for {
 		if len(rest) < endSize {

@@ -17,7 +17,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 func all(Section) bool { return true }
 
-// write makes a snapshot of sections.
+// write encodes a snapshot of sections.
 func write(h Header, sections ...Section) []byte {
 	w := NewWriter(nil, h)
 	for _, s := range sections {
@@ -26,7 +26,7 @@ func write(h Header, sections ...Section) []byte {
 	return w.Finish()
 }
 
-// golden is the snapshot in testdata/v1.hex.
+// golden returns the snapshot in testdata/v1.hex.
 func golden() (Header, []Section) {
 	return Header{Life: 1763732945123456789, Seq: 123456, Taken: 1763733000000}, []Section{
 		{Index, 1, Required, []byte("who holds what")},
@@ -60,7 +60,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What build 1 wrote is read, and written the same, for ever.
+// TestGolden: snapshots of build 1 can be read, and are written the same, forever.
 func TestGolden(t *testing.T) {
 	const file = "testdata/v1.hex"
 	h, sections := golden()
@@ -108,7 +108,7 @@ func TestUnknownSections(t *testing.T) {
 	}
 }
 
-// No byte can change, and none can be missing or added, unseen.
+// TestDamage: no changed, missing or added byte is undetected.
 func TestDamage(t *testing.T) {
 	h, sections := golden()
 	data := write(h, sections...)
@@ -127,7 +127,7 @@ func TestDamage(t *testing.T) {
 	if _, _, err := Open(append(bytes.Clone(data), 0), all); err == nil {
 		t.Error("a byte that follows is not seen")
 	}
-	// Sections in another order, and one that is left out, with sound frames.
+	// Sections in another order, and a missing one, with valid frames.
 	a, b := data[headerSize:headerSize+frameSize+14], data[headerSize+frameSize+14:headerSize+2*frameSize+54]
 	rest := data[headerSize+len(a)+len(b):]
 	for name, bad := range map[string][]byte{
@@ -141,7 +141,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// sound makes the checksums of data right again after a change.
+// sound recomputes the checksums of data after a change.
 func sound(data []byte) []byte {
 	if len(data) >= headerSize {
 		binary.LittleEndian.PutUint32(data[36:], sum(data[:36]))
@@ -163,7 +163,7 @@ func sound(data []byte) []byte {
 	return data
 }
 
-// What is wrong with sound checksums is refused, and said.
+// TestRefused: errors with valid checksums are refused and described.
 func TestRefused(t *testing.T) {
 	h, sections := golden()
 	for want, change := range map[string]func([]byte){
@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Anything is either refused or exactly what a Writer writes, whatever its checksums.
+// FuzzOpen: any input is either refused or exactly what a Writer writes, even with valid checksums.
 func FuzzOpen(f *testing.F) {
 	h, sections := golden()
 	data := write(h, sections...)

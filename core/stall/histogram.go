@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// buckets are enough for Most: bucket i has durations below 2^i ms.
+// buckets suffice for MaxLimit: bucket i counts durations below 2^i ms.
 const buckets = 20
 
-// forgetAt is the number of samples at which all counts are halved, so that what was long ago counts less.
+// halveAt is the number of samples at which all counts are halved, so that old samples count less.
 const forgetAt = 1024
 
-// histogram is how long something takes. The zero value is empty.
+// histogram is a distribution of durations. The zero value is empty.
 type histogram struct {
 	counts [buckets]uint32
 	total  uint32 // of counts
-	seen   int    // durations that the samples stand for, up to a bound
+	seen   int    // durations represented by the samples, up to a bound
 }
 
-// add notes a duration, the longest of n.
+// addSample adds a duration, the longest of n.
 func (h *histogram) add(d time.Duration, n int) {
 	i := min(bits.Len64(uint64(max(d, 0)/time.Millisecond)), buckets-1)
 	h.counts[i]++
@@ -35,7 +35,7 @@ func (h *histogram) add(d time.Duration, n int) {
 	}
 }
 
-// most is what all but one of a hundred take, at most: a power of two ms.
+// percentile99 returns a bound for all but one in a hundred durations: a power of two ms.
 func (h *histogram) most() time.Duration {
 	above := h.total / 100
 	for i := buckets - 1; i > 0; i-- {

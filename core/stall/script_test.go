@@ -11,8 +11,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and "run".
-// Commands:
+// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and
+// "run". Commands:
 //
 //	new [limit=D] [idle=D] [patience=D]
 //	learn [gap=D | first=D [computed=N]] [n=N]
@@ -136,7 +136,7 @@ func (s *script) said(ask bool) string {
 	return out + "\n"
 }
 
-// end is the end of a question that is asked now.
+// end ends a probe which is sent now.
 func (s *script) end(how string, after time.Duration) string {
 	asked := s.now
 	switch how {

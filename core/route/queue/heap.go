@@ -1,10 +1,10 @@
 package queue
 
-// heap is a binary heap that knows where its entries are, so that any of them can be
-// removed in O(log n).
+// entryHeap is a binary heap which records the positions of its entries, so that any of them can be removed
+// in O(log n).
 type heap struct {
 	entries []*Entry
-	number  int // which of its entries' places are those in this heap
+	number  int // index of this heap in the positions of its entries
 	less    func(a, b *Entry) bool
 }
 
@@ -12,7 +12,7 @@ func newLane(id uint64) *lane {
 	return &lane{id: id, heaps: [2]heap{{number: 0, less: ahead}, {number: 1, less: sooner}}}
 }
 
-// ahead is the order of entries that have time.
+// lessByPriority is the order of entries before their deadlines.
 func ahead(a, b *Entry) bool {
 	switch {
 	case a.Priority.Strict != b.Priority.Strict:
@@ -23,7 +23,7 @@ func ahead(a, b *Entry) bool {
 	return a.serial < b.serial
 }
 
-// sooner is the order of deadlines.
+// lessByDeadline is the order of deadlines.
 func sooner(a, b *Entry) bool {
 	if a.deadline != b.deadline {
 		return a.deadline < b.deadline

@@ -32,7 +32,7 @@ func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item Item) 
 	return e
 }
 
-// drain offers everything at a time and returns the names in order.
+// drain offers all entries at a time and returns their names in order.
 func drain(q *Queue, at time.Duration) string {
 	var names []string
 	q.Offer(kv.Mono(at), func(e *Entry) bool {
@@ -66,7 +66,7 @@ func TestWSPT(t *testing.T) {
 	}
 }
 
-// TestTypical: of 1,024 tokens of which workers have 10, 20, 50 and 60 blocks of 16, 224
+// TestTypical: for a prompt of 1,024 tokens of which workers have 10, 20, 50 and 60 blocks of 16, 224 tokens
 // count as left.
 func TestTypical(t *testing.T) {
 	q := mustQueue(t, Config{Policy: WSPT})
@@ -76,7 +76,7 @@ func TestTypical(t *testing.T) {
 	}{
 		{[]int{60, 10, 50, 20}, 224},
 		{nil, 1024},
-		{[]int{64}, 1}, // of nothing left, one token is
+		{[]int{64}, 1}, // if nothing is left, one token is
 		{[]int{1, 2}, 1024 - 32},
 		{[]int{1, 2, 3}, 1024 - 48},
 		{[]int{5, 4, 3, 2, 1}, 1024 - 64},
@@ -88,8 +88,8 @@ func TestTypical(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: whoever waited for the patience goes before all who have not, though
-// more important requests keep coming, and of those who have the order is that of deadlines.
+// TestNobodyStarves: entries past their patience go before all others, in the order of deadlines, although
+// more important requests keep arriving.
 func TestNobodyStarves(t *testing.T) {
 	for _, policy := range []Policy{FCFS, WSPT} {
 		q := mustQueue(t, Config{Policy: policy, Patience: 10 * time.Second})
@@ -102,7 +102,7 @@ func TestNobodyStarves(t *testing.T) {
 			at := time.Duration(second) * time.Second
 			mustPush(t, q, at, "high", Item{Tokens: 1, Priority: Priority{Strict: 7, Jump: time.Hour}})
 			first := ""
-			q.Offer(kv.Mono(at), func(e *Entry) bool { // room for one
+			q.Offer(kv.Mono(at), func(e *Entry) bool { // room for one entry
 				if first != "" {
 					return false
 				}
@@ -119,7 +119,7 @@ func TestNobodyStarves(t *testing.T) {
 	}
 	q := mustQueue(t, Config{Patience: 10 * time.Second})
 	mustPush(t, q, 0, "low", Item{})
-	mustPush(t, q, 4*time.Second, "high", Item{Priority: Priority{Strict: 1}}) // overdue at 9 s
+	mustPush(t, q, 4*time.Second, "high", Item{Priority: Priority{Strict: 1}}) // past its deadline at 9 s
 	mustPush(t, q, 8*time.Second, "later", Item{})
 	if got, want := drain(q, time.Minute), "high low later"; got != want {
 		t.Errorf("all overdue: the order is %q, want %q", got, want)
@@ -156,7 +156,7 @@ func refused(t *testing.T, err error) {
 	}
 }
 
-// TestLanesDoNotWaitForEachOther: a head that cannot be placed holds up its own lane only.
+// TestLanesDoNotWaitForEachOther: a head which cannot be placed delays only its own lane.
 func TestLanesDoNotWaitForEachOther(t *testing.T) {
 	q := mustQueue(t, Config{})
 	mustPush(t, q, 0, "pinned", Item{Lane: 9, Priority: Priority{Strict: 3}})
@@ -184,14 +184,14 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// twin is a queue that sorts a plain list for every question.
+// twin is a queue which sorts a plain list for every call.
 type twin struct {
 	policy   Policy
 	patience time.Duration
 	entries  []*Entry
 }
 
-// first returns the entry that goes first at a time among those whose lane is not in not.
+// first returns the entry which goes first at a time, among the entries whose lane is not in not.
 func (w *twin) first(now kv.Mono, not map[uint64]bool) *Entry {
 	var left, late []*Entry
 	for _, e := range w.entries {
@@ -234,8 +234,8 @@ func (w *twin) rank(e *Entry) float64 {
 	return (e.Priority.Jump - e.Arrival.Sub(0)).Seconds()
 }
 
-// agrees works a queue and its twin at random. Entries come at different times, so that
-// the order is one.
+// agrees runs random operations on a queue and its twin. Entries arrive at different times, so that the order
+// is unique.
 func agrees(t *rapid.T) {
 	policy := rapid.SampledFrom([]Policy{FCFS, WSPT}).Draw(t, "policy")
 	patience := time.Duration(rapid.IntRange(1, 60).Draw(t, "patience")) * time.Second
@@ -268,7 +268,7 @@ func agrees(t *rapid.T) {
 				Priority: Priority{Strict: rapid.Uint32Max(2).Draw(t, "strict"), Jump: time.Duration(rapid.IntRange(0, 20).Draw(t, "jump")) * time.Second},
 				Tokens:   rapid.IntRange(0, 1000).Draw(t, "tokens"),
 			}
-			if policy == WSPT { // one key each
+			if policy == WSPT { // make keys unique
 				item.Tokens, item.Priority.Jump = 1000+int(now), 0
 			}
 			e, err := q.Push(now, item, nil)

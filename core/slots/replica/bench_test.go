@@ -9,9 +9,8 @@ import (
 	"penstock/core/slots"
 )
 
-// BenchmarkRequest is one request from beginning to end, of 768 blocks of which others
-// share half: in a table of its own, with a replica that has heard of nobody, with one that
-// tells others, and at one that is told.
+// BenchmarkRequest measures one request from start to end, with 768 blocks of which others share half: in a
+// table alone, with a replica without peers, with one which publishes to others, and at one which receives.
 func BenchmarkRequest(b *testing.B) {
 	for _, name := range []string{"table", "alone", "telling", "told"} {
 		b.Run(name, func(b *testing.B) {
@@ -50,7 +49,7 @@ func BenchmarkRequest(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				now := kv.Mono(i) * kv.Mono(time.Millisecond)
 				key := keys[i%len(keys)]
-				table.Free(key) // it began as many requests ago as there are keys
+				table.Free(key) // its request started len(keys) iterations ago
 				err := table.Reserve(now, key, kv.Worker{ID: kv.WorkerID(1 + i%3*2)}, slots.Demand{Chain: chains[i%len(chains)], PromptTokens: 768 * 16})
 				if err != nil {
 					b.Fatal(err)

@@ -2,8 +2,8 @@ package replica
 
 import "fmt"
 
-// Check reports the first violated invariant: counts and sums are those of what they
-// count, reservations are in order, and what is behind a hole is.
+// Check reports the first violated invariant: counts and sums equal those of the counted items, reservations
+// are in order, and ranges of changes ahead start after a gap.
 func (r *Replica) Check() error {
 	o := &r.own
 	count, sum := 0, uint64(0)

@@ -16,18 +16,18 @@ const (
 	magic      = 0xEC
 	version    = 1
 	headerSize = 1 + 1 + 1 + 1 + 8 + 8 // magic, version, kind, zero, router, epoch
-	countAt    = headerSize + 8        // of the number of changes, behind that of the first
+	countAt    = headerSize + 8        // of the number of changes, after that of the first
 
 	maxChanges = 256
 	batchBytes = 64 << 10
 	maxListed  = 1024
 	pageBytes  = 64 << 10
 
-	// maxChain is the longest chain, in blocks, that is told. What is behind it counts
-	// as shared with nobody: 64k tokens of 16 in a block are known by 32 KiB.
+	// maxChain is the longest chain, in blocks, which is published. Later blocks count as shared with no
+	// other request: 64k tokens in blocks of 16 take 32 KiB.
 	maxChain = 4096
-	// Larger numbers are a defect, or somebody else's message. The blocks of so many
-	// tokens, of all reservations that are remembered, can be summed up by their weights.
+	// Larger numbers indicate a defect or a foreign message. The bounds also keep the sum of block weights
+	// over all remembered reservations from overflowing.
 	maxTokens    = 1 << 23
 	maxBlockSize = 1 << 20
 	maxPrefill   = 24 * time.Hour
@@ -53,17 +53,16 @@ const (
 	opFree
 )
 
-// backSize is the most that a change takes which is not the making of a reservation,
-// and has no further field.
+// maxChangeSize is the maximum size of a change which has no fields but its distance and is not opAdded.
 const backSize = 1 + binary.MaxVarintLen64
 
-// ErrVersion is in the chain of Accept's error when a message is of a version that
-// this build cannot read.
+// ErrVersion is in the chain of HandleMessage's error when a message is of a version which this build cannot
+// read.
 var ErrVersion = errors.New("unknown version")
 
 var errShort = errors.New("cut short")
 
-// message is a message that was read. Its slices are reused.
+// message is a decoded message. Its slices are reused.
 type message struct {
 	kind          kind
 	router, epoch uint64
@@ -77,7 +76,7 @@ type message struct {
 	hashes  []kv.SeqHash // of all chains
 }
 
-// change is one change. back is the distance to the number of its reservation.
+// change is one change. distance is its number less the number of its reservation.
 type change struct {
 	op        op
 	back      uint64
@@ -86,16 +85,16 @@ type change struct {
 	v         slots.Reservation
 }
 
-// digestOf is what a router has, all changes up to through included.
+// digestBody sums up a router's reservations after all changes up to and including through.
 type digestOf struct{ through, count, sum uint64 }
 
-// want asks a router for its changes from from to to, or, if that is 0, for a list.
+// rangeRequest asks a router for its changes from from to to, or for a list if from and to are 0.
 type want struct{ router, epoch, from, to uint64 }
 
-// pageOf says which reservations a page speaks of, and as of which change.
+// pageHeader says which reservations a page covers, and as of which change.
 type pageOf struct{ list, asOf, from, to uint64 }
 
-// listed is a reservation of a page.
+// listedReservation is a reservation in a page.
 type listed struct {
 	number    uint64
 	blockSize int
@@ -108,8 +107,7 @@ func appendHeader(dst []byte, k kind, router, epoch uint64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, epoch)
 }
 
-// appendChanges begins the changes of a batch; setCount says in the end how many they
-// are.
+// appendChanges starts the changes of a batch; setCount sets their number when the batch is closed.
 func appendChanges(dst []byte, first uint64) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, first), 0, 0)
 }
@@ -120,7 +118,7 @@ func appendBack(dst []byte, o op, back uint64) []byte {
 	return binary.AppendUvarint(append(dst, byte(o)), back)
 }
 
-// addSize is the most that the making of a reservation takes.
+// maxAddSize is the maximum size of an opAdded change.
 func addSize(v *slots.Reservation) int {
 	return 1 + 10*binary.MaxVarintLen64 + 8*min(len(v.Chain), maxChain)
 }
@@ -163,8 +161,8 @@ func appendPage(dst []byte, p pageOf, n int) []byte {
 	return binary.LittleEndian.AppendUint16(dst, uint16(n))
 }
 
-// decode reads data into m, of which nothing is of use after an error. Bytes behind what
-// is described, which a later build may add, are left out.
+// decodeFrom reads data into m; after an error the content of m is undefined. It ignores trailing bytes,
+// which a later build may add.
 func (m *message) decode(data []byte) error {
 	d := decoder{rest: data}
 	if err := m.read(&d); err != nil {
@@ -232,7 +230,7 @@ func (m *message) readChanges(d *decoder) {
 	}
 }
 
-// readAdd reads the making of a reservation, behind its first byte.
+// readReservation reads an opAdded change after its first byte.
 func (m *message) readAdd(d *decoder, v *slots.Reservation, blockSize *int) {
 	v.Worker.ID = kv.WorkerID(d.varint(1, uint64(kv.MaxWorkerID)))
 	v.Worker.Rank = uint32(d.varint(0, math.MaxUint32))
@@ -284,7 +282,7 @@ func (m *message) readPage(d *decoder) {
 	}
 }
 
-// decoder cuts values off bytes. After an error every value is 0.
+// messageDecoder reads values from bytes. After an error every value is 0.
 type decoder struct {
 	rest []byte
 	err  error
@@ -296,7 +294,7 @@ func (d *decoder) fail(err error) {
 	}
 }
 
-// take returns the next n bytes, nil after an error.
+// takeBytes returns the next n bytes, nil after an error.
 func (d *decoder) take(n int) []byte {
 	if d.err == nil && n > len(d.rest) {
 		d.err = errShort
@@ -323,7 +321,7 @@ func (d *decoder) word() uint64 {
 	return 0
 }
 
-// number reads a word that is a change's number, or one that least allows.
+// readSeq reads the number of a change, at least the given one.
 func (d *decoder) number(least uint64) uint64 {
 	n := d.word()
 	if n < least || n > maxNumber {
@@ -333,7 +331,7 @@ func (d *decoder) number(least uint64) uint64 {
 	return n
 }
 
-// varint reads a number from least to most.
+// readVarint reads a number from least to most.
 func (d *decoder) varint(least, most uint64) uint64 {
 	if d.err != nil {
 		return 0

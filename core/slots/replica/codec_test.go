@@ -13,7 +13,7 @@ import (
 	"penstock/core/slots"
 )
 
-// samples has a message of each kind, and their bytes.
+// samples returns the encoding of a message of each kind.
 func samples() map[string]string {
 	v := slots.Reservation{
 		Worker: kv.Worker{ID: 300, Rank: 2}, Chain: []kv.SeqHash{0x0102030405060708, 9}, PromptTokens: 35, PrefillTokens: 19,
@@ -34,8 +34,7 @@ func samples() map[string]string {
 	}
 }
 
-// TestBytes is the format: the messages that version 1 has always written are written
-// so, and can be read.
+// TestBytes checks the format: messages are still written as version 1 always wrote them, and can be read.
 func TestBytes(t *testing.T) {
 	file, err := os.ReadFile("testdata/messages-v1.txt")
 	if err != nil {
@@ -125,8 +124,8 @@ func TestCutShortIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever comes is refused or means the same once it is written and read
-// again, and no machine that hears it is left in a bad state.
+// FuzzDecode: any input is refused or means the same after encoding and decoding, and leaves every replica
+// which receives it in a valid state.
 func FuzzDecode(f *testing.F) {
 	for _, data := range samples() {
 		f.Add([]byte(data), []byte(data))
@@ -160,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// stale makes what a message does not use equal.
+// stale clears the fields which a message does not use.
 func stale(m *message) {
 	if len(m.changes) == 0 {
 		m.changes = nil

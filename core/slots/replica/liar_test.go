@@ -8,8 +8,8 @@ import (
 	"penstock/core/slots"
 )
 
-// TestLiar: a router that claims as many requests as it can, each as large as it can be,
-// makes its worker look loaded, and not idle by sums that wrap around.
+// TestLiar: a router which claims the maximum number of requests of the maximum size makes its worker look
+// loaded, and not idle through an integer overflow.
 func TestLiar(t *testing.T) {
 	n := newNode(t, 1, 1, 6)
 	v := slots.Reservation{Worker: kv.Worker{ID: 1}, PromptTokens: maxTokens, PrefillTokens: maxTokens}
@@ -47,8 +47,7 @@ func TestLiar(t *testing.T) {
 	}
 }
 
-// TestNamedBlocksAreBounded: prompts beyond the bound count in full, and share nothing;
-// what ends makes room.
+// TestNamedBlocksAreBounded: prompts beyond the bound count in full and share nothing; ended ones make room.
 func TestNamedBlocksAreBounded(t *testing.T) {
 	n := newNode(t, 1, 1, 6)
 	n.replica.mostNamed = 6

@@ -9,40 +9,40 @@ import (
 	"penstock/core/slots"
 )
 
-// own is what this router tells of itself.
+// localState is what this router publishes about its own reservations.
 type own struct {
-	seq   uint64  // of the last change
-	made  []entry // ascending by number; those that ended are dead until there are many
+	seq   uint64  // number of the last change
+	made  []entry // ascending by number; ended ones stay until there are many
 	dead  int
-	count int    // of those that last
-	sum   uint64 // of their hashes, as told
+	count int    // of reservations which have not ended
+	sum   uint64 // of their hashes, as published
 
-	grown  []uint64 // whose growth was not told yet
+	grown  []uint64 // reservations with growth which was not published yet
 	growAt kv.Mono  // when it will be
 
-	open    batch // being filled, since opened
+	open    batch // batch being filled, since opened
 	opened  kv.Mono
-	kept    []batch // the last ones
-	sent    int     // how many of those were told
-	bytes   int     // of kept
+	kept    []batch // the latest ones
+	sent    int     // how many of them were sent
+	bytes   int     // of keptBatches
 	digests kv.Mono // when the next one is due
-	asks    []want  // holes of others
+	asks    []want  // missing ranges of other routers
 	answers kv.Mono // when they are next answered, and a page of a list is due
 
-	listing bool   // a list is being told
-	again   bool   // and somebody asked who had missed its beginning
-	list    uint64 // its name: what had been told when it began
-	listed  uint64 // the numbers up to this one
+	listing bool   // a list is being sent
+	again   bool   // a router which missed its start asked for a list
+	list    uint64 // identifies the list: number of the last change when it was started
+	listed  uint64 // the numbers up to this one were listed
 }
 
-// entry is a reservation as others know it.
+// sharedReservation is a reservation as other routers know it.
 type entry struct {
 	number uint64
 	worker kv.Worker
-	left   int // tokens of the prompt
-	output int // tokens
-	grown  int // of this router: tokens, told or not
-	named  int // of another router: blocks of its chain that are counted
+	left   int // of the prompt, still to be computed
+	output int // tokens, as published
+	grown  int // own reservations: tokens, published or not
+	named  int // other routers' reservations: counted blocks of the chain
 	ref    slots.Ref
 	ended  bool
 }
@@ -52,12 +52,12 @@ type batch struct {
 	first uint64
 	n     int
 	data  []byte
-	again kv.Mono // when it was last told again
+	again kv.Mono // when it was last sent again
 }
 
 func (b *batch) last() uint64 { return b.first + uint64(b.n) - 1 }
 
-// find returns the reservation of that number, nil if it has ended.
+// findReservation returns the reservation with the given number, nil if it has ended.
 func (o *own) find(number uint64) *entry {
 	at, ok := slices.BinarySearchFunc(o.made, number, func(e entry, n uint64) int { return cmp.Compare(e.number, n) })
 	if !ok || o.made[at].ended {
@@ -66,7 +66,7 @@ func (o *own) find(number uint64) *entry {
 	return &o.made[at]
 }
 
-// Reserved implements slots.Journal.
+// OnReserved implements activeseq.Journal.
 func (r *Replica) Reserved(ref slots.Ref) uint64 {
 	o := &r.own
 	o.seq++
@@ -81,7 +81,7 @@ func (r *Replica) Reserved(ref slots.Ref) uint64 {
 	return o.seq
 }
 
-// Prefilled implements slots.Journal.
+// OnPrefilled implements activeseq.Journal.
 func (r *Replica) Prefilled(number uint64) {
 	o := &r.own
 	e := o.find(number)
@@ -98,7 +98,7 @@ func (r *Replica) Prefilled(number uint64) {
 	}
 }
 
-// Grown implements slots.Journal.
+// OnGrown implements activeseq.Journal.
 func (r *Replica) Grown(number uint64, output int) {
 	o := &r.own
 	e := o.find(number)
@@ -117,7 +117,7 @@ func (r *Replica) Grown(number uint64, output int) {
 	e.grown = output
 }
 
-// Freed implements slots.Journal.
+// OnFreed implements activeseq.Journal.
 func (r *Replica) Freed(number uint64) {
 	o := &r.own
 	e := o.find(number)
@@ -139,7 +139,7 @@ func (r *Replica) Freed(number uint64) {
 	}
 }
 
-// tellGrowth numbers the growth since the last time.
+// publishGrowth numbers the growth since the last call.
 func (r *Replica) tellGrowth() {
 	o := &r.own
 	for _, number := range o.grown {
@@ -160,9 +160,9 @@ func (r *Replica) tellGrowth() {
 	o.growAt = r.now.Add(growEvery)
 }
 
-// begin makes room for a change of at most so many bytes, whose number was taken. It
-// reports whether the change is to be told at all: while there is nobody else it is not,
-// and who comes will ask for a list.
+// beginChange makes room for a change of at most size bytes, whose number was already assigned. It reports
+// whether the change is to be published: it is not while there are no other routers. A router which joins
+// will ask for a list.
 func (r *Replica) begin(size int) bool {
 	o := &r.own
 	if len(r.peers) == 0 {
@@ -180,7 +180,7 @@ func (r *Replica) begin(size int) bool {
 	return true
 }
 
-// end counts the change that was appended.
+// endChange counts the change which was appended.
 func (r *Replica) end() {
 	r.own.open.n++
 	r.stats.Changes++
@@ -189,7 +189,7 @@ func (r *Replica) end() {
 	}
 }
 
-// shut puts the open batch among those kept.
+// closeBatch moves the open batch to keptBatches.
 func (r *Replica) shut() {
 	o := &r.own
 	if o.open.n == 0 {
@@ -211,7 +211,7 @@ func (r *Replica) shut() {
 	}
 }
 
-// next returns when step has something to do.
+// nextDeadline returns when appendDue has something to do.
 func (o *own) next(r *Replica) kv.Mono {
 	at := o.digests
 	if o.open.n > 0 {
@@ -229,7 +229,7 @@ func (o *own) next(r *Replica) kv.Mono {
 	return at
 }
 
-// step appends to out what is due of this router's own.
+// appendDue appends to out this router's own messages which are due.
 func (o *own) step(r *Replica, out [][]byte) [][]byte {
 	if len(o.grown) > 0 && r.now >= o.growAt {
 		r.tellGrowth()
@@ -237,7 +237,7 @@ func (o *own) step(r *Replica, out [][]byte) [][]byte {
 	digest := r.now >= o.digests
 	answer := r.now >= o.answers && (o.listing || len(o.asks) > 0)
 	if digest || answer || o.open.n > 0 && r.now.Sub(o.opened) >= r.cfg.Delay {
-		r.shut() // what a digest or a page speaks of is told before it
+		r.shut() // a digest or page must follow the changes which it includes
 	}
 	for ; o.sent < len(o.kept); o.sent++ {
 		out = append(out, o.kept[o.sent].data)
@@ -253,7 +253,7 @@ func (o *own) step(r *Replica, out [][]byte) [][]byte {
 	return out
 }
 
-// asked takes a question for a hole, or for a list when what is in the hole is not kept.
+// queueRequest records a request for missing changes, or for a list if the changes are no longer kept.
 func (o *own) asked(w want) {
 	switch {
 	case w.from == 0 || len(o.kept) == 0 || w.from < o.kept[0].first:
@@ -265,7 +265,7 @@ func (o *own) asked(w want) {
 	}
 }
 
-// answer appends to out what others asked for, up to a bound; the rest is for later.
+// appendAnswers appends to out what others asked for, up to a bound; the rest is for later.
 func (o *own) answer(r *Replica, out [][]byte) [][]byte {
 	bytes := 0
 	for len(o.asks) > 0 && bytes < answerBytes {
@@ -292,7 +292,7 @@ func (o *own) answer(r *Replica, out [][]byte) [][]byte {
 	return out
 }
 
-// page returns the next page of the list.
+// nextPage returns the next page of the list.
 func (r *Replica) page() []byte {
 	o := &r.own
 	p := pageOf{list: o.list, asOf: o.seq, from: o.listed + 1, to: o.seq}

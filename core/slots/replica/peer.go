@@ -10,39 +10,37 @@ import (
 	"penstock/core/splitmix"
 )
 
-// peer is another router.
+// peerState is another router.
 type peer struct {
 	router, epoch uint64
 	heard, agreed kv.Mono
 
-	// All changes below next are known, and those in ahead; high is the last one that is
-	// known to exist.
+	// All changes below nextSeq are known, and the changes in ahead; highSeq is the last one known to exist.
 	next, high uint64
 	ahead      spans
-	// early is what changes in ahead said of reservations that were made, or may be
-	// listed, before them.
+	// early holds the content of changes in ahead for reservations whose opAdded, or page, has not arrived.
 	early map[uint64]early
 
 	entries map[uint64]*entry
 	sum     uint64 // of their hashes
 
-	// named counts the blocks of chains that are counted for others, of all peers.
+	// namedBlocks points to the number of counted blocks in the chains of all peers.
 	named *int
 
-	listing bool // a list is wanted
+	listing bool // a list is needed
 	behind  kv.Mono
 	askAt   kv.Mono
-	list    uint64 // the list that is being read, up to listed
+	list    uint64 // the list being read, up to listedUpTo
 	listed  uint64
 }
 
-// early is what is known of a reservation whatever comes of it later.
+// earlyUpdate is what is known of a reservation before its opAdded has arrived.
 type early struct {
 	prefilled, freed bool
 	output           int
 }
 
-// hash is of what a digest sums up of the reservation.
+// digestHash returns the hash which digests sum up for the reservation.
 func (e *entry) hash() uint64 {
 	h := splitmix.Mix(e.number + splitmix.Step)
 	for _, v := range [...]uint64{uint64(e.worker.ID), uint64(e.worker.Rank), uint64(e.left), uint64(e.output)} {
@@ -51,8 +49,8 @@ func (e *entry) hash() uint64 {
 	return h
 }
 
-// peer returns the other router, in its latest life: nil for an earlier one, and
-// if there are too many.
+// lookupPeer returns the state of another router in its latest epoch, and adds it if it is new. It returns
+// nil for an earlier epoch, and if there are too many peers.
 func (r *Replica) peer(router, epoch uint64) *peer {
 	at, known := slices.BinarySearchFunc(r.peers, router, func(p *peer, id uint64) int { return cmp.Compare(p.router, id) })
 	switch {
@@ -67,16 +65,16 @@ func (r *Replica) peer(router, epoch uint64) *peer {
 		return nil
 	default:
 		r.peers = slices.Insert(r.peers, at, nil)
-		r.own.digests = r.now // it does not know of us either
+		r.own.digests = r.now // it does not know this router either
 	}
 	r.peers[at] = &peer{router: router, epoch: epoch, heard: r.now, next: 1, named: &r.named, early: map[uint64]early{}, entries: map[uint64]*entry{}}
 	return r.peers[at]
 }
 
-// lacking reports whether something is missing.
+// hasGap reports whether changes are missing.
 func (p *peer) lacking() bool { return p.listing || p.next <= p.high }
 
-// missing returns the last number that is missing.
+// lastMissing returns the last number which is missing.
 func (p *peer) missing() uint64 {
 	if last := len(p.ahead) - 1; last >= 0 && p.ahead[last].last == p.high {
 		return p.ahead[last].first - 1
@@ -84,7 +82,7 @@ func (p *peer) missing() uint64 {
 	return p.high
 }
 
-// suspect has the peer asked for a list.
+// requestList schedules a request for the peer's list.
 func (p *peer) suspect(now kv.Mono) {
 	if !p.lacking() {
 		p.behind, p.askAt = now, now
@@ -92,7 +90,7 @@ func (p *peer) suspect(now kv.Mono) {
 	p.listing = true
 }
 
-// exists notes that there are changes up to a number.
+// recordHighest records that there are changes up to a number.
 func (r *Replica) exists(p *peer, last uint64) {
 	lacked := p.lacking()
 	p.high = max(p.high, last)
@@ -102,7 +100,7 @@ func (r *Replica) exists(p *peer, last uint64) {
 	}
 }
 
-// changed applies a batch.
+// applyBatch applies a batch.
 func (r *Replica) changed(p *peer, m *message) {
 	first, last := m.first, m.first+uint64(len(m.changes))-1
 	if len(m.changes) == 0 || last < p.next {
@@ -112,7 +110,7 @@ func (r *Replica) changed(p *peer, m *message) {
 	if !ordered && (!p.ahead.takes(first, last) || len(p.early)+len(m.changes) > maxEarly) {
 		r.stats.Refused++
 		r.exists(p, last)
-		return // as if it were lost
+		return // handled like a lost message
 	}
 	for i := range m.changes {
 		c := &m.changes[i]
@@ -127,7 +125,7 @@ func (r *Replica) changed(p *peer, m *message) {
 	r.exists(p, last)
 }
 
-// advance moves next behind all that is known without a hole.
+// advanceNext advances nextSeq past all changes which are known without a gap.
 func (p *peer) advance() {
 	for len(p.ahead) > 0 && p.ahead[0].first <= p.next {
 		p.next = max(p.next, p.ahead[0].last+1)
@@ -138,8 +136,8 @@ func (p *peer) advance() {
 	}
 }
 
-// apply does one change. What one behind a hole says is remembered for a reservation
-// that is told of only later.
+// applyChange applies one change. If remember is set, the change is ahead of a gap, and its content is kept
+// for a reservation whose opAdded arrives later.
 func (r *Replica) apply(p *peer, seq uint64, c *change, remember bool) {
 	number := seq - c.back
 	if c.op == opAdd {
@@ -168,7 +166,7 @@ func (r *Replica) apply(p *peer, seq uint64, c *change, remember bool) {
 	}
 }
 
-// take counts a reservation, or what is new of one that is known.
+// countReservation counts a new reservation, or updates a known one.
 func (r *Replica) take(p *peer, number uint64, v *slots.Reservation, blockSize int) {
 	was := p.early[number]
 	if was.freed {
@@ -179,7 +177,7 @@ func (r *Replica) take(p *peer, number uint64, v *slots.Reservation, blockSize i
 		left = 0
 	}
 	e := p.entries[number]
-	if e != nil && e.worker != v.Worker { // nobody moves one: two routers have one id
+	if e != nil && e.worker != v.Worker { // reservations never move: two routers have the same id
 		p.drop(e)
 		e = nil
 	}
@@ -198,9 +196,9 @@ func (r *Replica) take(p *peer, number uint64, v *slots.Reservation, blockSize i
 	}
 }
 
-// place counts a reservation at its worker, if that is known here. A prompt that its
-// router cuts into other blocks shares none, nor do those that name more blocks than are
-// remembered.
+// adoptReservation counts a reservation at its worker, if the worker is known here. A prompt whose router
+// uses another block size shares no blocks. Neither does one whose chain would exceed the limit of named
+// blocks.
 func (r *Replica) place(e *entry, v *slots.Reservation, blockSize int) {
 	table := r.tables.Table(v.Worker)
 	if table == nil {
@@ -218,10 +216,10 @@ func (r *Replica) place(e *entry, v *slots.Reservation, blockSize int) {
 	e.ref = table.Adopt(r.now, w)
 }
 
-// progress brings a reservation forward; it never goes back.
+// advanceReservation updates the progress of a reservation, which never decreases.
 func (p *peer) progress(e *entry, left, output int) {
 	output = max(output, e.output)
-	if left > 0 { // prompts are computed as a whole
+	if left > 0 { // prefill is reported only when all of it is done
 		left = e.left
 	}
 	if left == e.left && output == e.output {
@@ -245,34 +243,34 @@ func (p *peer) drop(e *entry) {
 	delete(p.entries, e.number)
 }
 
-// clear ends all reservations of the peer.
+// removeAll removes all reservations of the peer.
 func (p *peer) clear() {
 	for _, number := range slices.Sorted(maps.Keys(p.entries)) {
 		p.drop(p.entries[number])
 	}
 }
 
-// compare holds a digest against what is known. One of which more is known already says
-// nothing.
+// compareDigest compares a digest with the known reservations. A digest older than the known changes is
+// ignored.
 func (r *Replica) compare(p *peer, d digestOf) {
 	r.exists(p, d.through)
 	switch {
 	case p.next != d.through+1 || len(p.ahead) > 0:
 	case d.count == uint64(len(p.entries)) && d.sum == p.sum:
 		p.agreed = r.now
-	case len(p.entries) < maxEntries && !p.listing: // beyond that it is known to differ
+	case len(p.entries) < maxEntries && !p.listing: // a full peer is known to differ
 		r.stats.Mismatches++
 		p.suspect(r.now)
 	}
 }
 
-// turn takes over a page: of the numbers in its range there are those that it has, and no
-// others. One that was late knows less of what is new than is known here.
+// applyPage applies a page: the reservations in its range of numbers are exactly the listed ones. A late page
+// is older than the known changes, so it adds no reservations.
 func (r *Replica) turn(p *peer, m *message) {
 	page := m.page
 	late := page.asOf+1 < p.next
 	var gone []uint64
-	for number := range p.entries { // which alone, and then in order
+	for number := range p.entries { // collect only, then sort
 		if number < page.from || number > page.to {
 			continue
 		}
@@ -293,7 +291,7 @@ func (r *Replica) turn(p *peer, m *message) {
 	r.follow(p, page, late)
 }
 
-// follow keeps account of the pages that belong to one list.
+// trackList tracks the pages which belong to one list.
 func (r *Replica) follow(p *peer, page pageOf, late bool) {
 	r.exists(p, page.asOf)
 	switch {
@@ -305,15 +303,15 @@ func (r *Replica) follow(p *peer, page pageOf, late bool) {
 		return
 	}
 	p.listed = page.to
-	p.askAt = max(p.askAt, r.now.Add(askEvery)) // the next page is on its way
+	p.askAt = max(p.askAt, r.now.Add(askEvery)) // the next page is in transit
 	if page.to < page.asOf {
 		return
 	}
-	// Of what the first page knew, nothing is missing.
+	// No change up to the start of the list is missing any more.
 	p.listing = false
 	p.next = max(p.next, page.list+1)
 	p.advance()
-	if p.list = 0; p.lacking() { // a hole behind it is another one
+	if p.list = 0; p.lacking() { // a later gap is a new one
 		p.behind, p.askAt = r.now, r.now.Add(grace)
 	}
 	r.stats.Healed++

@@ -1,25 +1,23 @@
-// Package replica tells the routers of the same workers what each of them has sent
-// there, so that each counts the requests of all.
+// Package replica exchanges reservations between the routers of the same workers, so that each router counts
+// the requests of all.
 //
-// Every router numbers the changes to its own reservations (made, computed, grown,
-// freed) and says them once, in small batches, over a plane that may lose, repeat and
-// reorder. A reservation is named by its router and the number of the change that made
-// it; names of requests and tokens of prompts stay where they are. Applied in any order,
-// and any number of times, the same changes leave the same state.
+// Every router numbers the changes to its own reservations (added, prefilled, grown, freed) and publishes
+// them once, in small batches, over a plane which may lose, repeat and reorder messages. A reservation is
+// identified by its router and the number of the change which added it; request ids and prompt tokens are not
+// sent. Applying the same changes in any order, any number of times, gives the same state.
 //
-// What was lost is noticed by a hole in the numbers, or by the digest that each router
-// says four times a second: how many reservations it has, and the sum of a hash of each. A
-// hole is filled from what the router keeps of its last changes, else, and when a digest
-// differs, by pages that list all it has. A page is the truth about a range of numbers,
-// so that it heals whoever hears it, whatever else was lost. After the last fault every
-// router agrees with every other one within [Heals], as long as its list takes no longer
-// than a second to send.
+// A router detects lost changes by a gap in the numbers, or by the digest which each router sends four times
+// a second: the number of its reservations, and the sum of a hash of each. A gap is filled from the latest
+// changes, which the sender keeps. If it no longer has them, or if a digest differs, it sends pages which
+// list all its reservations. A page is the truth about a range of numbers, so it repairs every router which
+// receives it, whatever else was lost. After the last fault all routers agree within [ConvergenceTime],
+// provided that sending a list takes no more than a second.
 //
-// A router that dies says nothing more, and nothing less: what it had sent counts until
-// it is missed. It is missed soon, by those who hear themselves over the same plane. One
-// that does not hear itself cannot tell a dead router from a dead plane, and waits longer.
+// The reservations of a router which dies count until the others detect its silence. Routers which receive
+// their own messages over the same plane detect it soon. A router which does not cannot tell a dead router
+// from a dead plane, and waits longer.
 //
-// A Replica is the machine of one router. It has one owner, which also owns its tables.
+// A Replica is the state machine of one router. It has one owner, which also owns its tables.
 package replica
 
 import (
@@ -32,58 +30,56 @@ import (
 	"penstock/core/slots"
 )
 
-// Heals is the time in which routers come to agree again after the last fault: the wait
-// for a digest, that for a hole to close by itself, one question that comes while
-// another's answer is on its way, and its answer.
+// ConvergenceTime is how long after the last fault routers agree again: the wait for a digest, the wait for a
+// gap to close by itself, one request while the answer to another is in transit, and its answer.
 const Heals = 3 * time.Second
 
 const (
-	// growEvery is how often the growth of answers is told.
+	// growthInterval is the time between two publications of output growth.
 	growEvery = 250 * time.Millisecond
-	// grace is how long a hole may be the doing of reordering.
+	// reorderGrace is how long a gap may be due to reordering.
 	grace = 50 * time.Millisecond
-	// askEvery is the time between two questions to the same router, and resendEvery
-	// that between two answers with the same batch.
+	// requestInterval is the time between two requests to the same router, and resendInterval between two
+	// answers with the same batch.
 	askEvery    = 500 * time.Millisecond
 	resendEvery = 200 * time.Millisecond
-	// maxHoles is how many holes are asked for, and patience for how long, before a list
-	// is.
+	// maxGaps is the number of gaps up to which missing changes are requested, and gapTimeout how long; after
+	// that a list is requested.
 	maxHoles = 8
 	patience = time.Second
-	// pace is the time between two answers, of answerBytes at most but for the last
-	// message of each.
+	// answerInterval is the time between two answers, each of at most answerBytes without its last message.
 	pace        = 5 * time.Millisecond
 	answerBytes = 256 << 10
 
-	// keepBytes bounds what is kept of changes that were told, and of those that wait.
+	// maxKeptBytes bounds the batches which are kept, sent or not.
 	keepBytes = 4 << 20
-	// maxAsks bounds the holes of others that wait for an answer.
+	// maxRequests bounds the pending requests of other routers.
 	maxAsks = 64
 
 	maxPeers   = 64
-	maxEntries = 1 << 17 // of one peer
-	maxNamed   = 8 << 20 // blocks of prompts, of all peers: some 50 bytes each
-	maxSpans   = 256     // ranges of changes that are known behind a hole
-	maxEarly   = 1 << 16 // reservations that they speak of
+	maxEntries = 1 << 17 // per peer
+	maxNamed   = 8 << 20 // blocks of prompts of all peers: about 50 bytes each
+	maxSpans   = 256     // ranges of known changes after a gap
+	maxEarly   = 1 << 16 // reservations with changes in these ranges
 )
 
-// Config is who a Replica is.
+// Config identifies a Replica and sets its timing.
 type Config struct {
-	// Router is its id, not 0, and unlike that of any other; Epoch is one life of it:
-	// a later one is larger.
+	// Router is its id, not 0 and unique among the routers. Epoch identifies its incarnation: a later one is
+	// larger.
 	Router, Epoch uint64
-	// Delay is how long a change may wait for others to go with it: 1 ms unless set.
+	// Delay is how long a change may wait to be batched with others; 0 is 1 ms.
 	Delay time.Duration
-	// DigestEvery is the time between two digests: 250 ms unless set.
+	// DigestEvery is the time between two digests; 0 is 250 ms.
 	DigestEvery time.Duration
-	// Silence is for how long this router must hear its own words, and none of another
-	// router, to take that one to be gone with all it had sent: 1.25 s unless set.
+	// PeerTimeout is how long this router must receive its own messages, but none of a peer, to remove the
+	// peer with its reservations; 0 is 1.25 s.
 	Silence time.Duration
-	// Deaf is the same for while it does not hear its own words either: 10 s unless set.
+	// DeafTimeout is the same for while it does not receive its own messages either; 0 is 10 s.
 	Deaf time.Duration
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {
 		field *time.Duration
@@ -107,46 +103,46 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Tables finds the tables that other routers' reservations are counted in.
+// TableFinder finds the tables in which other routers' reservations are counted.
 type Tables interface {
-	// Table returns the table that has the load of w, or nil if w is not known here.
+	// TableOf returns the table which holds the load of w, or nil if w is not known here.
 	Table(w kv.Worker) *slots.Table
 }
 
-// Replica tells others of the reservations of this router's tables, and counts theirs.
-// It is the journal of those tables.
+// Replica publishes the reservations of this router's tables, and counts those of other routers. It is the
+// journal of these tables.
 type Replica struct {
 	cfg    Config
 	tables Tables
 	now    kv.Mono
 	own    own
 	peers  []*peer // ascending by router
-	// echo is when a word of this router last came back to it, and hears since when they
-	// have, without a pause of half of Silence.
+	// lastEcho is when a message of this router last came back to it. hearsSince is since when they have,
+	// without a pause of half of PeerTimeout.
 	echo, hears kv.Mono
-	// named are the blocks of chains of all peers that are counted, up to mostNamed.
+	// namedBlocks counts the blocks in the chains of all peers, up to maxNamed.
 	named, mostNamed int
 	stats            Stats
-	in               message // scratch of Accept
+	in               message // scratch of HandleMessage
 }
 
-// Stats count since the replica was made.
+// Stats are counts since the replica was created.
 type Stats struct {
-	// Changes were told, in Batches; Unsent of those were dropped before they were,
-	// because nobody took them: others ask for them.
+	// Changes counts published changes, and Batches their batches. Unsent batches were dropped before they
+	// were sent, because they were not collected in time; other routers request them.
 	Changes, Batches, Unsent uint64
-	// Resent are batches that somebody asked for again, Pages those of lists.
+	// Resent counts batches sent again on request, Pages the pages of lists.
 	Resent, Pages uint64
-	// Asked are questions for what was missed.
+	// Asked counts requests for missing changes and lists.
 	Asked uint64
-	// Holes were noticed in the numbers of others, Mismatches in what their digests
-	// said. Healed are the lists that were taken over as a whole.
+	// Holes counts gaps in the numbers of others, Mismatches their digests which differed, Healed the lists
+	// which were received completely.
 	Holes, Mismatches, Healed uint64
-	// Refused are messages that could not be read or were more than is remembered.
+	// Refused counts messages which could not be read, or exceeded a limit.
 	Refused uint64
 }
 
-// New returns the replica of a router that has no reservations yet, and knows no other.
+// New returns the replica of a router without reservations and without known peers.
 func New(cfg Config, tables Tables) (*Replica, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -158,32 +154,31 @@ func New(cfg Config, tables Tables) (*Replica, error) {
 // Stats returns the counts so far.
 func (r *Replica) Stats() Stats { return r.stats }
 
-// Own returns how many reservations of this router last.
+// OwnReservations returns how many reservations this router has.
 func (r *Replica) Own() int { return r.own.count }
 
-// Peer is what is known of another router.
+// PeerInfo is what is known of another router.
 type Peer struct {
 	Router, Epoch uint64
-	// Requests are its reservations. Unplaced of them count for nothing here: they are
-	// on workers that are not known, or not any more.
+	// Requests counts its reservations. Unplaced of them do not count for any worker here, because their
+	// workers are not known, or no longer.
 	Requests, Unplaced int
-	// Heard is when it was last heard of, Agreed when its digest last was what is known
-	// of it here (0: never).
+	// Heard is when a message last came from it. Agreed is when its digest last matched the reservations
+	// known here (0: never).
 	Heard, Agreed kv.Mono
-	// Behind is since when something of it is missing; it means something only if
-	// Lacking.
+	// Behind is since when some of its changes have been missing; it is valid only if Lacking.
 	Behind  kv.Mono
 	Lacking bool
 }
 
-// Peers appends to dst what is known of each other router, ascending by id.
+// AppendPeers appends to dst what is known of each other router, ascending by id.
 func (r *Replica) Peers(dst []Peer) []Peer {
 	for _, p := range r.peers {
 		out := Peer{
 			Router: p.router, Epoch: p.epoch, Requests: len(p.entries), Heard: p.heard, Agreed: p.agreed,
 			Behind: p.behind, Lacking: p.lacking(),
 		}
-		for _, e := range p.entries { // their number alone
+		for _, e := range p.entries { // only counts
 			if _, ok := e.ref.View(); !ok {
 				out.Unplaced++
 			}
@@ -193,12 +188,12 @@ func (r *Replica) Peers(dst []Peer) []Peer {
 	return dst
 }
 
-// Revisit has the reservations of others counted that are on workers which have become
-// known since they were told: their routers are asked for lists.
+// RequestUnplaced requests lists from the routers with reservations on workers which have become known since
+// the reservations were published, so that these are counted.
 func (r *Replica) Revisit(now kv.Mono) {
 	r.now = max(r.now, now)
 	for _, p := range r.peers {
-		for _, e := range p.entries { // whether there is one
+		for _, e := range p.entries { // only checks whether there is one
 			if _, ok := e.ref.View(); !ok && r.tables.Table(e.worker) != nil {
 				p.suspect(r.now)
 				break
@@ -207,20 +202,20 @@ func (r *Replica) Revisit(now kv.Mono) {
 	}
 }
 
-// Advance tells the time, before reservations change.
+// AdvanceTime sets the time; call it before reservations change.
 func (r *Replica) Advance(now kv.Mono) { r.now = max(r.now, now) }
 
-// Pending reports whether there is something to tell another router, or soon.
+// HasPending reports whether there is something to publish, now or soon.
 func (r *Replica) Pending() bool {
 	o := &r.own
 	return len(r.peers) > 0 && (o.open.n > 0 || o.sent < len(o.kept) || len(o.grown) > 0 || o.listing || len(o.asks) > 0 || o.digests <= r.now)
 }
 
-// Next returns when Step has something to do, if nothing else happens before.
+// Next returns when Step has something to do if nothing else happens before.
 func (r *Replica) Next() kv.Mono {
 	at := r.own.next(r)
 	for _, p := range r.peers {
-		at = min(at, p.heard.Add(r.cfg.Deaf)) // an echo comes by itself
+		at = min(at, p.heard.Add(r.cfg.Deaf)) // an echo is a message, which sets a new deadline
 		if p.lacking() {
 			at = min(at, p.askAt)
 		}
@@ -228,9 +223,9 @@ func (r *Replica) Next() kv.Mono {
 	return at
 }
 
-// Step appends to out the messages that are due at now, and forgets who has been silent
-// for too long. The messages must not be changed. They are to be published in order;
-// one that cannot be is healed as any that is lost.
+// Step appends to out the messages which are due at now, and removes peers which have timed out. The caller
+// must not change the messages, and publishes them in order; a message which it cannot publish is recovered
+// like a lost one.
 func (r *Replica) Step(now kv.Mono, out [][]byte) [][]byte {
 	r.now = max(r.now, now)
 	r.miss()
@@ -243,13 +238,12 @@ func (r *Replica) Step(now kv.Mono, out [][]byte) [][]byte {
 	return out
 }
 
-// Leave returns the message that says that this router ends and all it has sent with
-// it. It is the last one.
+// LeaveMessage returns the message which says that this router and its reservations end. It is the last one.
 func (r *Replica) Leave() []byte { return appendHeader(nil, kindLeave, r.cfg.Router, r.cfg.Epoch) }
 
-// ask returns a question for what is missing of p: for the changes from the first hole
-// to the last, or for a list when there are many holes, or the changes do not come, or
-// nothing of p is known yet: its list is what lasts, its changes are all that ever was.
+// requestMissing returns a request for the missing changes of p, from the first gap to the last. It requests
+// a list instead if there are many gaps, if the changes do not arrive, or if nothing of p is known yet: a
+// list has only the existing reservations, the changes the whole history.
 func (r *Replica) ask(p *peer) []byte {
 	r.stats.Asked++
 	p.askAt = r.now.Add(askEvery)
@@ -260,21 +254,21 @@ func (r *Replica) ask(p *peer) []byte {
 	return appendWant(appendHeader(nil, kindWant, r.cfg.Router, r.cfg.Epoch), want{p.router, p.epoch, from, to})
 }
 
-// echoed notes that a word of this router came back.
+// recordEcho records that a message of this router came back.
 func (r *Replica) echoed() {
 	if r.now.Sub(r.echo) > r.cfg.Silence/2 {
-		r.hears = r.now // what others said meanwhile may still be on its way
+		r.hears = r.now // messages which others sent meanwhile may still be in transit
 	}
 	r.echo = r.now
 	r.miss()
 }
 
-// gone reports whether another router has been silent for too long.
+// hasTimedOut reports whether a peer has been silent for too long.
 func (r *Replica) gone(p *peer) bool {
 	return r.echo.Sub(max(p.heard, r.hears)) >= r.cfg.Silence || r.now.Sub(p.heard) >= r.cfg.Deaf
 }
 
-// miss forgets who is gone.
+// removeTimedOut removes the peers which have been silent for too long.
 func (r *Replica) miss() {
 	r.peers = slices.DeleteFunc(r.peers, func(p *peer) bool {
 		gone := r.gone(p)
@@ -285,9 +279,9 @@ func (r *Replica) miss() {
 	})
 }
 
-// Accept takes a message of the plane. Its own must come too: of them it heeds only that
-// they do. It keeps no part of data. An error says that the message cannot be read, and
-// that nothing of it was taken.
+// HandleMessage handles a message of the plane. The router's own messages must be passed too; it only records
+// that they arrive. It keeps no part of data. An error says that the message could not be read; nothing of it
+// was applied.
 func (r *Replica) Accept(now kv.Mono, data []byte) error {
 	r.now = max(r.now, now)
 	m := &r.in

@@ -15,7 +15,7 @@ import (
 
 const ms = kv.Mono(time.Millisecond)
 
-// node is a router: two models, of which each has a table, and its replica.
+// node is a router: a table for each of two models, and its replica.
 type node struct {
 	id      uint64
 	tables  [2]*slots.Table
@@ -24,7 +24,7 @@ type node struct {
 	keys    []slots.Key
 }
 
-// Table implements Tables: odd workers are of the one model, even ones of the other.
+// TableOf implements TableFinder: odd workers serve one model, even ones the other.
 func (n *node) Table(w kv.Worker) *slots.Table {
 	if int(w.ID) > n.known {
 		return nil
@@ -47,7 +47,7 @@ func newNode(t testing.TB, id, epoch uint64, workers int) *node {
 	return n
 }
 
-// truth is what a router has: what each of its reservations counts for.
+// truth returns the reservations of a router, each with its load.
 func (n *node) truth() map[uint64]string {
 	out := map[uint64]string{}
 	for i := range n.replica.own.made {
@@ -59,7 +59,7 @@ func (n *node) truth() map[uint64]string {
 	return out
 }
 
-// belief is what this router counts of another one.
+// belief returns what this router counts for another one.
 func (n *node) belief(id uint64) map[uint64]string {
 	out := map[uint64]string{}
 	for _, p := range n.replica.peers {
@@ -77,7 +77,7 @@ func describe(v slots.Reservation) string {
 	return fmt.Sprintf("%v %v %d %d %d %d", v.Worker, v.Chain, v.PromptTokens, v.PrefillTokens, v.OutputTokens, v.ExpectedOutput)
 }
 
-// world is routers and what is on its way between them.
+// world is a set of routers and the messages in transit between them.
 type world struct {
 	t      testing.TB
 	rng    *rand.Rand
@@ -87,7 +87,7 @@ type world struct {
 	serial int
 	out    [][]byte
 	faults bool
-	cut    [2]int // no mail between those below and those from, and back
+	cut    [2]int // no messages between routers in and outside this range
 	sent   int    // bytes
 }
 
@@ -97,7 +97,7 @@ type letter struct {
 	data []byte
 }
 
-// act has a router do something at random.
+// act makes a router do something random.
 func (w *world) act(n *node) {
 	kind := w.rng.IntN(10)
 	if len(n.keys) == 0 || kind < 4 && len(n.keys) < 60 {
@@ -135,7 +135,7 @@ func (w *world) act(n *node) {
 	}
 }
 
-// exchange has routers say what is due, and puts it on its way.
+// exchange sends the messages of all routers which are due.
 func (w *world) exchange() {
 	for i, n := range w.nodes {
 		if n.replica.Next() > w.now {
@@ -162,7 +162,7 @@ func (w *world) exchange() {
 	w.mail = keep
 }
 
-// send puts a message on its way, or not; to its sender too, as planes do.
+// send sends a message, or loses it. The sender receives its own messages too, as on the planes.
 func (w *world) send(from, j int, to *node, data []byte) {
 	at := w.now + ms
 	if !w.faults {
@@ -173,7 +173,7 @@ func (w *world) send(from, j int, to *node, data []byte) {
 	if side(from) != side(j) {
 		return
 	}
-	for range 1 + w.rng.IntN(5)/4 { // one in five twice
+	for range 1 + w.rng.IntN(5)/4 { // one in five is duplicated
 		if w.rng.IntN(5) == 0 {
 			continue
 		}
@@ -185,7 +185,7 @@ func (w *world) send(from, j int, to *node, data []byte) {
 	}
 }
 
-// run lets time pass, in which routers do things.
+// run lets time pass while routers act.
 func (w *world) run(d time.Duration, busy float64) {
 	for end := w.now.Add(d); w.now < end; w.now += ms {
 		for _, n := range w.nodes {
@@ -197,7 +197,7 @@ func (w *world) run(d time.Duration, busy float64) {
 	}
 }
 
-// agree reports the first router that does not know exactly what all others have.
+// agree reports the first router which does not know exactly what all others have.
 func (w *world) agree() error {
 	for _, n := range w.nodes {
 		adopted := 0
@@ -246,11 +246,12 @@ func newWorld(t testing.TB, seed uint64, routers int) *world {
 	return w
 }
 
-// settle ends what routers do: growth is told at intervals, and mail takes its time.
+// settled is how long after the last action everything has arrived: growth is published at intervals, and
+// messages take time.
 const settled = growEvery + 20*time.Millisecond
 
-// TestHeals: whatever happens to messages, once it does no longer, all routers know
-// what all others have within the time that is promised, though they go on.
+// TestHeals: whatever happened to messages, once faults end all routers agree within ConvergenceTime,
+// although they keep acting.
 func TestHeals(t *testing.T) {
 	for seed := range uint64(16) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -260,11 +261,11 @@ func TestHeals(t *testing.T) {
 				w.faults = true
 				w.cut = [2]int{}
 				if w.rng.IntN(2) == 0 {
-					w.cut = [2]int{0, 1} // the first is on its own
+					w.cut = [2]int{0, 1} // the first one is partitioned
 				}
 				w.run(time.Duration(1+w.rng.IntN(15))*time.Second, 0.2)
 				switch w.rng.IntN(4) {
-				case 0: // a router starts anew, under its old name
+				case 0: // a router restarts under its old name
 					at := w.rng.IntN(len(w.nodes))
 					old := w.nodes[at]
 					w.nodes[at] = newNode(t, old.id, old.replica.cfg.Epoch+1, 6)
@@ -273,7 +274,7 @@ func TestHeals(t *testing.T) {
 							w.mail[i].to = w.nodes[at]
 						}
 					}
-				case 1: // a worker is gone, and all notice
+				case 1: // a worker is removed, and all routers notice
 					for _, n := range w.nodes {
 						n.tables[0].DropWorker(kv.Worker{ID: 2})
 					}
@@ -281,7 +282,7 @@ func TestHeals(t *testing.T) {
 				w.check()
 			}
 			w.faults = false
-			w.run(200*time.Millisecond, 0.2) // what is late comes in
+			w.run(200*time.Millisecond, 0.2) // late messages arrive
 			w.run(Heals, 0.2)
 			w.run(settled, 0)
 			w.check()
@@ -292,8 +293,7 @@ func TestHeals(t *testing.T) {
 	}
 }
 
-// TestNothingLostNothingAsked: without faults there are no questions and no lists but
-// those of the beginning.
+// TestNothingLostNothingAsked: without faults there are no requests, and no lists except the initial ones.
 func TestNothingLostNothingAsked(t *testing.T) {
 	w := newWorld(t, 1, 3)
 	w.run(10*time.Second, 0.5)
@@ -308,8 +308,7 @@ func TestNothingLostNothingAsked(t *testing.T) {
 	}
 }
 
-// TestJoin: a router that comes later knows soon what all have, in as many pages as it
-// takes.
+// TestJoin: a router which joins later soon knows all reservations, in as many pages as necessary.
 func TestJoin(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	w.run(100*time.Millisecond, 0)
@@ -327,8 +326,7 @@ func TestJoin(t *testing.T) {
 	w.nodes = append(w.nodes, newNode(t, 9, 1, 6))
 	w.run(500*time.Millisecond, 0)
 	for _, n := range w.nodes[1:] {
-		// What exceeds the longest chain is counted for each: nobody can say that it is
-		// shared.
+		// Blocks beyond the longest chain count for each request, because they cannot be known to be shared.
 		want := slots.Load{Requests: 200, PrefillTokens: 200 * 4 * len(chain), Blocks: maxChain + 200*100}
 		if got := n.tables[1].Load(kv.Worker{ID: 1}); got != want {
 			t.Errorf("router %d counts %+v, want %+v", n.id, got, want)
@@ -340,7 +338,7 @@ func TestJoin(t *testing.T) {
 	w.check()
 }
 
-// TestJoinWithoutJournal: a router which joins is sent what others have, not what they once had.
+// TestJoinWithoutJournal: a router which joins receives existing reservations, not the history.
 func TestJoinWithoutJournal(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	w.run(100*time.Millisecond, 0)
@@ -370,7 +368,7 @@ func TestJoinWithoutJournal(t *testing.T) {
 	w.check()
 }
 
-// TestGone: what a router sent ends with it, at once if it says so, else after a silence.
+// TestGone: a router's reservations end with it, at once if it says so, else after a timeout.
 func TestGone(t *testing.T) {
 	w := newWorld(t, 1, 3)
 	w.run(2*time.Second, 0.2)
@@ -384,7 +382,7 @@ func TestGone(t *testing.T) {
 		t.Fatal("not the one that left is gone")
 	}
 	cfg := stays.replica.cfg
-	w.run(cfg.Silence-cfg.DigestEvery-2*time.Millisecond, 0) // it had said something since its last digest, or had not
+	w.run(cfg.Silence-cfg.DigestEvery-2*time.Millisecond, 0) // it may have sent changes after its digest
 	if len(stays.belief(dead.id)) == 0 {
 		t.Error("gone before its time")
 	}
@@ -395,8 +393,8 @@ func TestGone(t *testing.T) {
 	w.check()
 }
 
-// TestDeaf: who does not hear itself either does not take others to be gone, though it
-// does not wait for ever, nor does it when it hears again, before they had time to speak.
+// TestDeaf: a router which does not receive its own messages does not time out others early, though it does
+// not wait forever. When it receives messages again, it waits until the others had time to send.
 func TestDeaf(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	w.run(2*time.Second, 0.2)
@@ -419,7 +417,7 @@ func TestDeaf(t *testing.T) {
 		w.faults = false
 		first, second := w.nodes[0], w.nodes[1]
 		for late := w.now.Add(cfg.Silence - time.Millisecond); w.now < late; w.now += ms {
-			w.nodes = []*node{first} // the other is late to speak
+			w.nodes = []*node{first} // the other one is late to send
 			w.exchange()
 		}
 		w.nodes = []*node{first, second}
@@ -438,13 +436,12 @@ func TestDeaf(t *testing.T) {
 	w.check()
 }
 
-// TestWorkersComeLater: what was told of a worker that is not known yet is counted when
-// it is.
+// TestWorkersComeLater: reservations on an unknown worker are counted once it becomes known.
 func TestWorkersComeLater(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	late := w.nodes[1]
 	late.known = 2
-	w.nodes[1] = newNode(t, 7, 1, 6) // keeps busy in its place
+	w.nodes[1] = newNode(t, 7, 1, 6) // sends in its place
 	w.nodes = append(w.nodes, late)
 	w.run(2*time.Second, 0.2)
 	unplaced := 0
@@ -462,7 +459,7 @@ func TestWorkersComeLater(t *testing.T) {
 	}
 }
 
-// TestAloneSaysNothing: without another router nothing is told but digests.
+// TestAloneSaysNothing: a router without peers sends only digests.
 func TestAloneSaysNothing(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.run(10*time.Second, 0.5)
@@ -474,9 +471,8 @@ func TestAloneSaysNothing(t *testing.T) {
 	}
 }
 
-// TestAcrossRouters is a list of the field: two routers, three workers, a request of 8
-// tokens at the first worker. Both count it, and none does once it is freed; the same
-// when nobody hashed the prompt.
+// TestAcrossRouters is a scenario with two routers, three workers, and a request of 8 tokens at the first
+// worker. Both routers count it, and neither does once it is freed; the same if the prompt was not hashed.
 func TestAcrossRouters(t *testing.T) {
 	for _, chain := range [][]kv.SeqHash{{11, 12}, nil} {
 		w := newWorld(t, 1, 2)
@@ -501,7 +497,7 @@ func TestAcrossRouters(t *testing.T) {
 			}
 		}
 		w.nodes[0].tables[1].Prefilled(key)
-		w.nodes[0].tables[1].Prefilled(key) // twice is once
+		w.nodes[0].tables[1].Prefilled(key) // a second call changes nothing
 		w.run(10*time.Millisecond, 0)
 		if got := w.nodes[1].tables[1].Load(kv.Worker{ID: 1}); got.PrefillTokens != 0 || got.Requests != 1 {
 			t.Errorf("computed: %+v", got)
@@ -520,8 +516,8 @@ func TestAcrossRouters(t *testing.T) {
 	}
 }
 
-// TestAnyOrder: changes alone, in whatever order and however often they come, leave what
-// their router has. Nothing is asked, and no digest or list is needed.
+// TestAnyOrder: applying the changes alone, in any order and any number of times, gives the state of their
+// router. No requests, digests or lists are needed.
 func TestAnyOrder(t *testing.T) {
 	for seed := range uint64(50) {
 		w := newWorld(t, seed, 2)
@@ -537,7 +533,7 @@ func TestAnyOrder(t *testing.T) {
 				}
 			}
 		}
-		for _, data := range from.replica.Step(w.now+kv.Mono(time.Second), nil) { // the growth
+		for _, data := range from.replica.Step(w.now+kv.Mono(time.Second), nil) { // publishes the growth
 			if kind(data[2]) == kindChanges {
 				batches = append(batches, data)
 			}

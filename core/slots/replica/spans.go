@@ -2,10 +2,10 @@ package replica
 
 import "slices"
 
-// spans are ranges of numbers, ascending, with something between any two.
+// seqRanges are ranges of numbers, ascending, with a gap between any two.
 type spans []span
 
-// span is the numbers from first to last.
+// seqRange is the numbers from first to last.
 type span struct{ first, last uint64 }
 
 func (s spans) has(n uint64) bool {
@@ -17,7 +17,7 @@ func (s spans) has(n uint64) bool {
 	return false
 }
 
-// takes reports whether there is room for a range.
+// hasRoom reports whether there is room for a range.
 func (s spans) takes(first, last uint64) bool {
 	if len(s) < maxSpans {
 		return true
@@ -25,7 +25,7 @@ func (s spans) takes(first, last uint64) bool {
 	return slices.ContainsFunc(s, func(o span) bool { return first <= o.last+1 && o.first <= last+1 })
 }
 
-// add adds a range.
+// addRange adds a range, and merges it with the ranges which it touches.
 func (s *spans) add(first, last uint64) {
 	at := 0
 	for at < len(*s) && (*s)[at].last+1 < first {
