@@ -10,7 +10,7 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// annotate adds what the request's annotations ask for to the answer, except llm_metrics, which is
+// annotateAnswer adds what the request's annotations ask for to the answer, except llm_metrics, which is
 // known only at the end.
 func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 	asked := p.req.Ext.Annotations

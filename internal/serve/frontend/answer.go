@@ -162,7 +162,7 @@ func (a *answer) extend(chunks []api.Chunk) error {
 	return a.flush()
 }
 
-// finish ends a complete answer.
+// finishAnswer ends a complete answer.
 func (a *answer) finish(counts api.TokenCounts) error {
 	metrics := a.measure(counts)
 	if a.ext.Annotated != nil {
@@ -202,7 +202,7 @@ func (a *answer) wholeOf(status int, kind string, body []byte) error {
 	return a.send(body)
 }
 
-// fail ends an answer that stays incomplete: with a status while that is possible, else with an event.
+// sendError ends an answer that stays incomplete: with a status while that is possible, else with an event.
 func (a *answer) fail(err error) {
 	if a.committed {
 		if a.out != nil {
@@ -229,7 +229,7 @@ func (a *answer) send(b []byte) error {
 	return untaken(a.control.Flush())
 }
 
-// write passes b to the server, which sends it once it has buffered enough or the request ends:
+// writeBuffered passes b to the server, which sends it once it has buffered enough or the request ends:
 // together with the end of the answer, in one write.
 func (a *answer) write(b []byte) error {
 	a.deadline()

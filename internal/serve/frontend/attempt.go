@@ -38,7 +38,7 @@ func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) e
 	return err
 }
 
-// resume puts the tokens already sent into the next attempt's request.
+// resumeAttempt puts the tokens already sent into the next attempt's request.
 func (g *generation) resume() {
 	g.request.Generated = g.request.Generated[:0]
 	g.request.Done = g.request.Done[:0]
@@ -125,7 +125,7 @@ func (g *generation) output(d *engine.Delta) error {
 	return g.send(d.Choice, reason)
 }
 
-// decode pushes the tokens of d through the choice, and returns why the choice is finished; NoReason if
+// decodeOutput pushes the tokens of d through the choice, and returns why the choice is finished; NoReason if
 // it is not. A stop string ends a choice before the engine does, and so does the end of its only
 // allowed call; tokens after either do not count.
 func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {

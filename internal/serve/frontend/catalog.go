@@ -37,7 +37,7 @@ type catalog struct {
 	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
 	// encoder returns the prompt encoder of a model.
 	encoder func(*model) prep.Encoder
-	// refer, if not nil, is called with the reference checksum of every model.
+	// onModel, if not nil, is called with the reference checksum of every model.
 	refer   func(model, checksum string)
 	metrics *metrics
 	log     *slog.Logger
@@ -53,7 +53,7 @@ type snapshot struct {
 	models    []*model // by name
 	names     map[string]*model
 	instances []instance // all registered ones, by id
-	// opaque says that some of the models are opaque, see servedModel.isOpaque.
+	// hasOpaque says that some of the models are opaque, see servedModel.isOpaque.
 	opaque bool
 	// superseded is closed when there is a newer snapshot.
 	superseded chan struct{}
@@ -316,7 +316,7 @@ func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 	return p, nil
 }
 
-// complain logs what is wrong with a subject, once until it changes.
+// logComplaint logs what is wrong with a subject, once until it changes.
 func (c *catalog) complain(subject, what string, args ...any) {
 	if c.said[subject] == what {
 		return
@@ -492,7 +492,7 @@ func (m *model) featureless() []kv.WorkerID {
 	return ids
 }
 
-// preprocesses reports whether an engine of the model makes prompts.
+// makesPrompts reports whether an engine of the model makes prompts.
 func (m *model) preprocesses() bool {
 	return slices.ContainsFunc(m.workers, func(in instance) bool { return in.card.Preprocess })
 }

@@ -97,7 +97,7 @@ func (c *choice) pushStop(r *textRules, t kv.Token) {
 	}
 }
 
-// end finishes the choice as its engine said. It reports whether the rest of the decoder completed a
+// finishTokens finishes the choice as its engine said. It reports whether the rest of the decoder completed a
 // stop string.
 func (c *choice) end(r *textRules) (stopped bool) {
 	at := len(c.text)

@@ -21,7 +21,7 @@ type endpoint struct {
 	openai.Operation
 }
 
-// methods are the methods of the path: GET implies HEAD.
+// allowedMethods are the methods of the path: GET implies HEAD.
 func (e *endpoint) methods() []string {
 	if e.Method == "get" {
 		return []string{http.MethodGet, http.MethodHead}
@@ -29,7 +29,7 @@ func (e *endpoint) methods() []string {
 	return []string{strings.ToUpper(e.Method)}
 }
 
-// endpoints is the table of all that the frontend itself serves.
+// endpointTable is the table of all that the frontend itself serves.
 func (f *Frontend) endpoints() []endpoint {
 	const get, post, anyJSON = "get", "post", "application/json"
 	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) endpoint {
@@ -78,7 +78,7 @@ func (f *Frontend) endpoints() []endpoint {
 	return table
 }
 
-// openAPI describes the frontend's own endpoints; mounted handlers have documents of their own.
+// serveOpenAPI describes the frontend's own endpoints; mounted handlers have documents of their own.
 func (f *Frontend) openAPI(w http.ResponseWriter, _ *http.Request) {
 	table := f.endpoints()
 	ops := make([]openai.Operation, len(table))

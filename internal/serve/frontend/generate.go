@@ -18,12 +18,12 @@ import (
 // retrySoon is the Retry-After of requests refused because of load.
 const retrySoon = time.Second
 
-// generate serves the generation endpoint of a dialect.
+// serveGeneration serves the generation endpoint of a dialect.
 func (f *Frontend) generate(d dialect) http.HandlerFunc {
 	return f.answering(d, func(c *call) error { return c.serve(d) })
 }
 
-// answering wraps serve with the accounting of calls to an endpoint.
+// withAccounting wraps serve with the accounting of calls to an endpoint.
 func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
@@ -69,7 +69,7 @@ type call struct {
 	entered *keys.Client // to be left at the end; nil if none
 }
 
-// serve answers a generation request, or returns why not.
+// serveGeneration answers a generation request, or returns why not.
 func (c *call) serve(d dialect) error {
 	if err := c.admit(); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (c *call) serve(d dialect) error {
 	return err
 }
 
-// decode reads the request. It only peeks at a passthrough request. spare says that p is only the
+// decodeRequest reads the request. It only peeks at a passthrough request. spare says that p is only the
 // fallback if the request cannot be served from tokens.
 func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, spare bool, err error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
@@ -138,7 +138,7 @@ func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer
 	return req, writer, p, spare, err
 }
 
-// preprocess makes the prompts of the request and plans their generations. spare is the request as a
+// planGenerations makes the prompts of the request and plans their generations. spare is the request as a
 // passthrough; nil if it cannot be passed through.
 func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare *passing) ([]*generation, error) {
 	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
@@ -156,7 +156,7 @@ func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare
 	return gens, err
 }
 
-// context returns the request's context, bounded by RequestTimeout. It carries the request's id,
+// requestContext returns the request's context, bounded by RequestTimeout. It carries the request's id,
 // because encoders are shared by requests.
 func (c *call) context() (context.Context, context.CancelFunc) {
 	ctx := context.WithValue(c.r.Context(), idKey{}, c.id)

@@ -19,7 +19,7 @@ const (
 	everyone                 // no key needed, for probes
 )
 
-// guard admits the clients in the audience. refuse writes an error in the path's API. Without keys
+// requireKey admits the clients in the audience. refuse writes an error in the path's API. Without keys
 // every client is admitted.
 func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), inner http.Handler) http.Handler {
 	if f.deps.Keys == nil || who == everyone {
@@ -46,7 +46,7 @@ func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), 
 	})
 }
 
-// admit admits a request to a model until leave: there must be capacity, and its key must be within its
+// admitRequest admits a request to a model until leave: there must be capacity, and its key must be within its
 // limits.
 func (c *call) admit() error {
 	if err := c.f.admit(); err != nil {
@@ -75,7 +75,7 @@ func overLimit(k *keys.Key, over limit.Kind, wait time.Duration) string {
 	return "the key " + k.Name + " has used up " + what + " (" + over.String() + "): try again in " + wait.Round(time.Second).String()
 }
 
-// client is the client of the call's key; nil without keys.
+// keyClient is the client of the call's key; nil without keys.
 func (c *call) client() *keys.Client {
 	if c.visit == nil {
 		return nil
@@ -83,7 +83,7 @@ func (c *call) client() *keys.Client {
 	return c.visit.client
 }
 
-// leave ends what admit started.
+// leaveKey ends what admit started.
 func (c *call) leave() {
 	if c.entered != nil {
 		c.entered.Leave()

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// guide returns the schema that the answers to the request must match; nil if they are free. If no
+// guideOf returns the schema that the answers to the request must match; nil if they are free. If no
 // engine of the model supports structured output, the error names the field that asked for it.
 func (p *planner) guide() (*engine.Guide, error) {
 	q, param := p.req, p.guideParam()

@@ -179,7 +179,7 @@ func (c *call) owner(salt string) string {
 	return ownerOf("", salt)
 }
 
-// ownerOf is empty if the request has neither: such names are shared.
+// mediaOwnerOf is empty if the request has neither: such names are shared.
 func ownerOf(key, salt string) string {
 	if key == "" && salt == "" {
 		return ""

@@ -196,7 +196,7 @@ func (w passedWriter) End(dst []byte) []byte { return dst }
 // Fail implements api.Writer.
 func (w passedWriter) Fail(dst []byte, err error) []byte { return w.p.d.broke(dst, w.p.c.id, err) }
 
-// tokenize finds the tokens of the prompt, as far as possible. It fails if the request's media are
+// tokenizePrompt finds the tokens of the prompt, as far as possible. It fails if the request's media are
 // refused, whatever its engine would say.
 func (p *passing) tokenize(ctx context.Context) error {
 	ctx, span := p.c.f.deps.Tracer.Start(ctx, "preprocess")

@@ -30,7 +30,7 @@ type planner struct {
 	spare *passing
 }
 
-// plan returns a generation for each prompt and prepares the answer for them.
+// planRequest returns a generation for each prompt and prepares the answer for them.
 func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	pin, err := p.pin()
 	if err != nil {
@@ -245,7 +245,7 @@ func (p *planner) stop(n int) (engine.Stop, error) {
 	return stop, nil
 }
 
-// sampling returns the card's defaults with the client's settings.
+// samplingOf returns the card's defaults with the client's settings.
 func (p *planner) sampling() (engine.Sampling, error) {
 	q := p.req
 	s := p.model.card.Defaults
@@ -321,7 +321,7 @@ func (m *model) text(param string, tokens []kv.Token) error {
 	return nil
 }
 
-// pin returns the worker that the client demands; the zero Worker if it leaves the choice to the
+// pinnedWorker returns the worker that the client demands; the zero Worker if it leaves the choice to the
 // router. Headers take precedence over the body.
 func (p *planner) pin() (kv.Worker, error) {
 	return pinned(p.call.r.Header, p.req.Ext)
@@ -356,7 +356,7 @@ func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	return ext.Pin()
 }
 
-// session returns the session of the request, from the header x-session-id or the body. The header
+// sessionOf returns the session of the request, from the header x-session-id or the body. The header
 // takes precedence.
 func (p *planner) session() (route.Session, error) {
 	s := p.req.Ext.Session

@@ -49,7 +49,7 @@ func (f *Frontend) Workers(model string) int {
 	return len(m.workers)
 }
 
-// ready reports whether requests can be served: 200 if at least one model can be, or the model in the
+// serveReady reports whether requests can be served: 200 if at least one model can be, or the model in the
 // query.
 func (f *Frontend) ready(w http.ResponseWriter, r *http.Request) {
 	body := f.readiness(r, f.catalog.snap.Load())
@@ -64,7 +64,7 @@ func (f *Frontend) readiness(r *http.Request, s *snapshot) readiness.Report {
 	return report
 }
 
-// health is ready with the instances.
+// serveHealth is ready with the instances.
 func (f *Frontend) health(w http.ResponseWriter, r *http.Request) {
 	s := f.catalog.snap.Load()
 	body := readiness.NewHealth(f.readiness(r, s), f.instances(s))

@@ -114,7 +114,7 @@ func renamed(err error, param string) error {
 	return &f
 }
 
-// conversation is the input of the model's encoder for a request.
+// chatOf is the input of the model's encoder for a request.
 func (m *model) conversation(q *api.Request) *prep.Chat {
 	_, elsewhere := m.encoder.(*remote)
 	rule, external := prep.ContentRuleOf(m.card.Engine)

@@ -75,7 +75,7 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// firstSight bounds the wait for the first read of the registry; after it the registry counts as
+// firstReadTimeout bounds the wait for the first read of the registry; after it the registry counts as
 // unreachable, and requests fail with that.
 const firstSight = 5 * time.Second
 
@@ -119,7 +119,7 @@ func (f *Frontend) lameDuck(served <-chan error) error {
 	}
 }
 
-// drain ends the server: it waits, then cuts requests off, and finally closes the connections whose
+// drainServer ends the server: it waits, then cuts requests off, and finally closes the connections whose
 // writes block.
 func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
 	if err := shutdown(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
@@ -133,7 +133,7 @@ func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
 	return srv.Close()
 }
 
-// shutdown stops accepting and waits until no request is running.
+// shutDownServer stops accepting and waits until no request is running.
 func shutdown(srv *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

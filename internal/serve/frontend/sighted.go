@@ -48,7 +48,7 @@ func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 	return p, err
 }
 
-// miscountsChat reports whether one of the conversation's media is of a miscounted kind.
+// chatIsMiscounted reports whether one of the conversation's media is of a miscounted kind.
 func (m *model) miscountsChat(c *prep.Chat) bool {
 	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }

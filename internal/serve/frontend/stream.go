@@ -133,7 +133,7 @@ var scraps = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b 
 // maxPooled bounds the size of a pooled buffer, in bytes.
 const maxScrap = 16 << 10
 
-// recycle returns an unused buffer to the pool.
+// recycleBuffer returns an unused buffer to the pool.
 func recycle(b []byte) {
 	if cap(b) > 0 && cap(b) <= maxScrap {
 		b = b[:0]
@@ -141,7 +141,7 @@ func recycle(b []byte) {
 	}
 }
 
-// signal wakes the receiver of c; a signal already pending is enough.
+// wakeUp wakes the receiver of c; a signal already pending is enough.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -49,7 +49,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 	}
 }
 
-// tokenize answers POST /tokenize: the tokens that a worker would get for a prompt or a conversation.
+// serveTokenize answers POST /tokenize: the tokens that a worker would get for a prompt or a conversation.
 func (c *call) tokenize(ctx context.Context) error {
 	req, err := decoded(c, openai.DecodeTokenize)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *call) tokenize(ctx context.Context) error {
 	return c.within(size, func() []byte { return openai.AppendTokenized(nil, &out) })
 }
 
-// countTokens answers POST /v1/messages/count_tokens: the length of a conversation's prompt.
+// serveCountTokens answers POST /v1/messages/count_tokens: the length of a conversation's prompt.
 func (c *call) countTokens(ctx context.Context) error {
 	q, err := decoded(c, anthropic.DecodeCount)
 	if err != nil {
@@ -125,7 +125,7 @@ func (m *model) encodeRequest(ctx context.Context, req *openai.TokenizeRequest) 
 	return p, err
 }
 
-// detokenize answers POST /detokenize: the text of tokens, including special ones.
+// serveDetokenize answers POST /detokenize: the text of tokens, including special ones.
 func (c *call) detokenize(context.Context) error {
 	req, err := decoded(c, openai.DecodeDetokenize)
 	if err != nil {

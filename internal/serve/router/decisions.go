@@ -159,7 +159,7 @@ func (d *decisions) find(id string, attempt uint32) *attempted {
 	return nil
 }
 
-// find returns a copy of the record of a request.
+// findRequest returns a copy of the record of a request.
 func (d *decisions) get(id string) (decided, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
