@@ -38,7 +38,7 @@ type hold struct {
 	}
 }
 
-// renew runs in the timer's goroutine, which free may overtake: renewing a freed reservation has no
+// renewReservation runs in the timer's goroutine, which free may overtake: renewing a freed reservation has no
 // effect.
 func (h *hold) renew() {
 	h.reservations.Renew(h.id, h.attempt)

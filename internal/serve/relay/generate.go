@@ -67,16 +67,16 @@ type generation struct {
 	blockSize int
 	delta     engine.Delta
 	numerics  string // of its worker
-	// computed is the numerics of the first token's worker; "" before.
+	// firstNumerics is the numerics of the first token's worker; "" before.
 	computed string
 }
 
 // choiceProgress is the progress of one choice.
 type choice struct {
-	tokens []kv.Token // all tokens sent, including those that the caller already had
+	tokens []kv.Token // all tokens sent, including earlier ones of the caller
 	sent   int        // how many of them were not generated here
 	done   bool
-	// late is the attempt which sent its first tokens without the number of cached tokens; 0 if it sent
+	// uncountedBy is the attempt which sent its first tokens without the number of cached tokens; 0 if it sent
 	// the number, or if there are no tokens.
 	late uint32
 }

@@ -15,7 +15,7 @@ type ids struct {
 	}
 }
 
-// claim returns the id under which a request is routed: its own, unless another request has it. The
+// claimID returns the id under which a request is routed: its own, unless another request has it. The
 // caller releases it.
 func (s *ids) claim(id string) string {
 	s.mu.Lock()

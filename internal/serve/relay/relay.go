@@ -109,7 +109,7 @@ func New(cfg Config, deps Deps) (*Relay, error) {
 // ModelCount returns the number of models being served.
 func (r *Relay) Models() int { return int(r.serving.Load()) }
 
-// Engine returns an engine that proxies requests for the model of a card. It knows the model's workers
+// NewEngine returns an engine that proxies requests for the model of a card. It knows the model's workers
 // only while the proxy runs. It embeds and makes prompts if the card says so, and also makes prompts if
 // resolver, which may be nil, does.
 func (r *Relay) Engine(card engine.Card, sight Sight) engine.Engine {
@@ -258,7 +258,7 @@ func (e *relayed) named(model string) string {
 // errStopped is the cause of the end of requests that outlive Run.
 var errStopped = errors.New("relay: stopped")
 
-// enter waits for Run. The context it returns ends with ctx or with Run; leave ends it.
+// enterRequest waits for Run. The context it returns ends with ctx or with Run; leave ends it.
 func (e *relayed) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err

@@ -231,7 +231,7 @@ func (e *Engine) Ever(seq kv.SeqHash) bool {
 	return e.mu.ever[seq]
 }
 
-// Evict removes the n blocks stored last.
+// EvictBlocks removes the n blocks stored last.
 func (e *Engine) Evict(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -65,7 +65,7 @@ func without(ins []disco.Instance, in disco.Instance) []disco.Instance {
 	return slices.DeleteFunc(slices.Clone(ins), func(o disco.Instance) bool { return o.Kind == in.Kind && o.ID == in.ID })
 }
 
-// edit replaces the set by f's result, which must be a new slice.
+// editInstances replaces the set by f's result, which must be a new slice.
 func (r *Registry) edit(f func([]disco.Instance) []disco.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
