@@ -18,7 +18,7 @@ import (
 const cutOff = 5 * time.Second
 
 // Run follows the registry and serves HTTP on ln, which it closes, until ctx ends; it returns nil then.
-// It accepts no connection before the registry is read, or firstSight has passed: until then
+// It accepts no connection before the registry is read, or firstReadTimeout has passed: until then
 // connections wait in ln. At the end it continues to serve for DrainGrace. Then it stops accepting,
 // refuses new requests on open connections, lets running ones finish within DrainTimeout, and cuts off
 // the rest with an error that says so. It follows the registry until the last request ends.

@@ -47,7 +47,7 @@ func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 			err = s.write("event: dropped\ndata: {\"dropped\":%d}\n\n", n)
 		}
 		if err != nil {
-			return nil // the client is gone
+			return nil // the client has disconnected
 		}
 	}
 }

@@ -18,8 +18,8 @@ import (
 // Prompter makes the prompt that a worker would be given. The composition root implements it, because
 // it has the tokenizers.
 type Prompter interface {
-	// Prompt returns the prompt of a request to chat completions, or of one to
-	// completions with one prompt. The error is a *fault.Error.
+	// MakePrompt returns the prompt of a chat completion request, or of a completion request with one
+	// prompt. The error is a *fault.Error.
 	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 

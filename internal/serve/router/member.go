@@ -22,7 +22,7 @@ type member struct {
 	checksum string         // of card
 	experts  []route.Expert // of card
 
-	// unfit says how card differs from its model's reference card; "" if it does not. saidUnfit is the
+	// unfit says how card differs from its model's reference card; "" if it does not. loggedUnfit is the
 	// part of that already logged.
 	unfit, saidUnfit string
 

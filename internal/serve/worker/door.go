@@ -61,7 +61,7 @@ func (d *door) shut() int {
 	return d.mu.inside
 }
 
-// callCount returns how many calls are being served, and whether the door is shut.
+// callCount returns how many calls are running, and whether the limiter is closed.
 func (d *door) inside() (calls int, shut bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -51,8 +51,8 @@ func (s *server) pass(ctx context.Context, body []byte, send func([]byte) error)
 	return err
 }
 
-// passthroughCall is one passthrough request. Counters are atomic because those of an aborted call are
-// read while its goroutine may still run.
+// passthroughCall is one passthrough request. Counters are atomic because an aborted call is
+// inspected while its goroutine may still run.
 type passing struct {
 	s        *server
 	eng      engine.Passer

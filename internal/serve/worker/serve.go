@@ -281,8 +281,8 @@ func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, too
 		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcome(err)))
 }
 
-// generateCall is one generation in progress. Counters are atomic because those of an aborted call are
-// read while its goroutine may still run.
+// generateCall is one generation in progress. Counters are atomic because an aborted call is
+// inspected while its goroutine may still run.
 type call struct {
 	s        *server
 	w        *Worker
