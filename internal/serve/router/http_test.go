@@ -225,7 +225,7 @@ func span(text string) (tokens []kv.Token) {
 	return tokens
 }
 
-// tries routes requests, each of which its worker serves at once.
+// tries routes requests which their workers serve at once.
 func (s *script) tries(d *datadriven.TestData) {
 	req := route.Request{Model: "m", Tokens: span(arg(d, "tokens", "")), Pin: kv.Worker{ID: arg(d, "worker", kv.WorkerID(0))}}
 	if mode := route.Mode(arg(d, "mode", "")); mode != "" {

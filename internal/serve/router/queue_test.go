@@ -78,8 +78,8 @@ func idle(t *testing.T, r *Router) {
 	}
 }
 
-// TestFlood: of 25 concurrent requests, 4 workers get one prompt at a time each, and of 10, one worker
-// does: all are placed, none beside another prompt, and nothing is left.
+// TestFlood: 25 concurrent requests for 4 workers that take one prompt at a time, and 10 for one such worker:
+// all are placed, no two prompts run together, and nothing is left.
 func TestFlood(t *testing.T) {
 	for _, c := range []struct{ requests, workers int }{{25, 4}, {10, 1}} {
 		synctest.Test(t, func(t *testing.T) {

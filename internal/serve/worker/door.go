@@ -7,8 +7,8 @@ import (
 	"penstock/core/fault"
 )
 
-// callLimiter counts and bounds the running calls. After closeAdmission it admits no more calls, and the running
-// ones can be awaited.
+// callLimiter counts and bounds the running calls. After closeAdmission it admits no more calls, and
+// the running ones can be awaited.
 type door struct {
 	limit int
 	// empty is closed when the limiter is closed and no call is running.
@@ -22,8 +22,8 @@ type door struct {
 
 func newDoor(limit int) *door { return &door{limit: limit, empty: make(chan struct{})} }
 
-// acquire admits one call, until release. It fails with Draining after closeAdmission and with Overloaded at the
-// limit.
+// acquire admits one call, until release. It fails with Draining after closeAdmission and with
+// Overloaded at the limit.
 func (d *door) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
