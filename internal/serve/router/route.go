@@ -212,7 +212,7 @@ func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
 	return r.matches && p.router.NeedsOverlaps(o)
 }
 
-// runLocked takes mu and calls f, unless p is no longer the model's pool.
+// runWithLock takes mu and calls f, unless p is no longer the model's pool.
 func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
 	start := time.Now()
 	r.mu.Lock()
