@@ -19,7 +19,7 @@ type waiter struct {
 	since time.Time
 	entry *queue.Entry
 	done  chan struct{}
-	// The outcome. moved says that the pool is no longer the model's, and that the request must be
+	// The outcome. mustRetry says that the pool is no longer the model's, and that the request must be
 	// decided again.
 	decision route.Decision
 	err      error

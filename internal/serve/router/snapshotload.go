@@ -115,7 +115,7 @@ func (f *following) confirm(ctx context.Context) error {
 	return f.look(ctx)
 }
 
-// checkStream checks that the messages after s.at are still available.
+// checkStream checks that the messages after the last one are still available.
 func (f *following) look(ctx context.Context) error {
 	span, err := f.router.planes.Bus.Span(ctx, f.router.eventTopic())
 	if err != nil {
