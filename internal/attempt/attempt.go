@@ -1,7 +1,6 @@
-// Package attempt carries a task from worker to worker until one completes it: the
-// goroutine, the clock and the waiting around core/migrate, which decides. It also
-// has what attempts of all kinds do alike: asking the router, and calling a worker
-// that must not be silent for too long.
+// Package dispatch moves a task from worker to worker until one completes it. It adds the goroutine,
+// the clock and the waiting to core/migrate, which decides. It also has the parts common to all kinds
+// of attempts: asking the router, and calling a worker with a bound on its silence.
 package attempt
 
 import (
@@ -19,29 +18,29 @@ import (
 	"penstock/internal/obs"
 )
 
-// Task is a prompt, or what becomes one, that is tried on one worker after another.
-// It belongs to the goroutine that runs it.
+// Task is a request, or the making of its prompt, that is tried on one worker after another. The
+// goroutine that runs it owns it.
 type Task interface {
-	// Choose asks for a worker that is none of exclude, which it does not keep. Its
-	// error has a code, see [fault.Of].
+	// ChooseWorker asks for a worker which is not in exclude; it does not keep the slice. Its error has
+	// a code, see [fault.Of].
 	Choose(ctx context.Context, attempt uint32, exclude []kv.WorkerID) (route.Decision, error)
-	// Try makes one attempt on the worker that was chosen and reserved for it. It
-	// returns nil when the task is complete.
+	// RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil
+	// when the task is complete.
 	Try(ctx context.Context, attempt uint32, d route.Decision) error
-	// Tokens is how many of its tokens are out: they bind it to go on.
+	// TokensDelivered is the number of its tokens already sent; further attempts must continue them.
 	Tokens() int
-	// Kind names the kind of a further attempt, for metrics.
+	// MoveKind names the kind of a further attempt, for metrics.
 	Kind() string
 }
 
 // The kinds of further attempts.
 const (
-	NewRequest     = "new_request"     // no token is out yet
-	OngoingRequest = "ongoing_request" // some are
+	NewRequest     = "new_request"     // no token has been sent
+	OngoingRequest = "ongoing_request" // some tokens have been sent
 	Preprocess     = "preprocess"      // a prompt is to be made
 )
 
-// Kind is the kind of a further attempt at an answer of which so many tokens are out.
+// MoveKind is the kind of a further attempt at an answer after tokens have been sent.
 func Kind(tokens int) string {
 	if tokens > 0 {
 		return OngoingRequest
@@ -49,42 +48,39 @@ func Kind(tokens int) string {
 	return NewRequest
 }
 
-// View is who is registered, at one time.
+// WorkerView is the set of registered workers at one time.
 type View interface {
-	// Life returns the life that a worker is in; known is false for one that is not
-	// registered.
+	// WorkerEpoch returns the epoch of a worker; known is false for an unregistered one.
 	Life(kv.WorkerID) (epoch uint64, known bool)
 	// Superseded is closed when there is a newer view.
 	Superseded() <-chan struct{}
 }
 
-// Runner runs tasks. It can be copied, and used by many goroutines.
+// Dispatcher runs tasks. It can be copied, and used by many goroutines.
 type Runner struct {
-	// Limits bound what is done for one task.
+	// Limits bound the attempts and the waits of one task.
 	Limits migrate.Config
 	// View returns the latest view.
 	View func() View
-	// Failed is told of calls that failed in a way that another worker may make good.
+	// OnFailure is called after calls that failed in a way that another worker may repair.
 	Failed func(Failure)
-	// Moves counts further attempts, by kind; Waiting are the tasks that wait for a
-	// worker.
+	// Moves counts further attempts, by kind. Waiting is the number of tasks that wait for a worker.
 	Moves   *prometheus.CounterVec
 	Waiting prometheus.Gauge
 	// Tracer, if not nil, gets a span for each attempt.
 	Tracer *obs.Tracer
 }
 
-// Failure is an attempt that failed in a way that another worker may make good.
+// AttemptFailure is an attempt that failed in a way that another worker may repair.
 type Failure struct {
 	Worker  kv.Worker
 	Attempt uint32
-	Tokens  int // of the task that are out
+	Tokens  int // of the task, already sent
 	Err     error
 }
 
-// Lost is the error of a task that had a worker, and that none has finished. Its
-// code, see [fault.Of], is that of the last attempt's error, which may name
-// addresses and is for the log.
+// UnfinishedError is the error of a task that had a worker but that no worker has finished. Its code,
+// see [fault.Of], is the code of the last attempt's error, which may name addresses and is for the log.
 type Lost struct {
 	Tried  int         // attempts
 	Worker kv.WorkerID // the last one
@@ -98,9 +94,9 @@ func (l *Lost) Error() string { return fmt.Sprintf("%d attempts: %v", l.Tried, l
 // Unwrap returns the last attempt's error.
 func (l *Lost) Unwrap() error { return l.Err }
 
-// Run makes attempts, numbered from first, until the task is complete. Else it
-// returns ctx's error when that ends, the router's when the task never had a worker,
-// the attempt's when no other worker makes that good, or a *Lost.
+// Run makes attempts, numbered from first, until the task is complete. Otherwise it returns ctx's error
+// when that ends, the router's when the task never had a worker, the attempt's when no other worker can
+// repair it, or an *UnfinishedError.
 func (r *Runner) Run(ctx context.Context, t Task, first uint32) error {
 	s := &series{Runner: r, task: t, number: first, m: migrate.New(r.Limits, rand.Uint64()), began: time.Now()}
 	defer s.found()
@@ -132,7 +128,7 @@ func (r *Runner) Run(ctx context.Context, t Task, first uint32) error {
 	}
 }
 
-// series is the attempts at one task.
+// attemptSeries is the series of attempts at one task.
 type series struct {
 	*Runner
 	task    Task
@@ -140,22 +136,22 @@ type series struct {
 	began   time.Time
 	view    View
 	number  uint32 // of the next attempt
-	waiting bool   // it counts as such
-	refused error  // what the router said last
+	waiting bool   // it is counted as waiting
+	refused error  // the router's last error
 	worker  kv.WorkerID
 	last    error // of the last attempt
 }
 
 func (s *series) now() kv.Mono { return kv.Mono(time.Since(s.began)) }
 
-// next looks who is there before the router is asked, so that no change is missed.
+// nextStep takes a view of the workers before the router is asked, so that no change is missed.
 func (s *series) next() migrate.Step {
 	s.view = s.View()
 	return s.m.Next(s.now(), s.view.Life)
 }
 
-// try makes an attempt, if there is a worker for it. What it returns is no use once
-// ctx has ended.
+// tryWorker makes an attempt, if there is a worker for it. Its result is meaningless once ctx has
+// ended.
 func (s *series) try(ctx context.Context, exclude []kv.WorkerID) (_ migrate.Step, done bool) {
 	d, err := s.task.Choose(ctx, s.number, exclude)
 	if err != nil {
@@ -177,13 +173,13 @@ func (s *series) try(ctx context.Context, exclude []kv.WorkerID) (_ migrate.Step
 	if ctx.Err() == nil && migrate.Movable(code) {
 		s.Failed(Failure{Worker: d.Worker, Attempt: s.number - 1, Tokens: s.task.Tokens(), Err: s.last})
 	}
-	if !known { // the router had heard of it first
+	if !known { // the router saw the worker first
 		epoch, _ = s.View().Life(d.Worker.ID)
 	}
 	return s.m.Failed(s.now(), migrate.Failure{Worker: d.Worker.ID, Epoch: epoch, Code: code, Tokens: s.task.Tokens(), Words: words(s.last, code)}), false
 }
 
-// words are what an engine said of a request on which it failed; "" of other failures.
+// engineMessage is an engine's own message about a request which it failed; "" for other failures.
 func words(err error, code fault.Code) string {
 	if code != fault.EngineError {
 		return ""
@@ -191,8 +187,8 @@ func words(err error, code fault.Code) string {
 	return err.Error()
 }
 
-// misrouted makes of the error of a worker that does not know the model one that
-// others can make good: it was the model's worker when it was chosen.
+// asUnavailable replaces the error of a worker that does not know the model by one that other workers
+// can repair: it was the model's worker when it was chosen.
 func misrouted(d route.Decision, err error) error {
 	if fault.Of(err) != fault.NotFound {
 		return err
@@ -200,7 +196,7 @@ func misrouted(d route.Decision, err error) error {
 	return fault.New(fault.Unavailable, "worker %d no longer serves the model: %w", d.Worker.ID, err)
 }
 
-// wait waits for d, or until news come. It reports whether ctx is still on.
+// waitFor waits for d, or until news is closed. It reports whether ctx is still active.
 func (s *series) wait(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
 	late := time.NewTimer(d)
 	defer late.Stop()
@@ -213,7 +209,7 @@ func (s *series) wait(ctx context.Context, d time.Duration, news <-chan struct{}
 	return ctx.Err() == nil
 }
 
-// lacks counts the task among those that wait, and found no longer.
+// startWaiting counts the task as waiting, until stopWaiting.
 func (s *series) lacks() {
 	if !s.waiting {
 		s.waiting = true
@@ -228,7 +224,7 @@ func (s *series) found() {
 	}
 }
 
-// why is the error of a task that is given up.
+// giveUpError is the error of a task that is given up.
 func (s *series) why(reason migrate.Reason) error {
 	switch reason {
 	case migrate.Refused:

@@ -28,7 +28,7 @@ var (
 	errUnknown = fault.New(fault.NotFound, "it serves another model")
 )
 
-// view is who is registered: workers by id, and the life that each is in.
+// view is the registered workers with their epochs.
 type view struct {
 	lives map[kv.WorkerID]uint64
 	over  chan struct{}
@@ -41,16 +41,16 @@ func (v *view) Life(id kv.WorkerID) (uint64, bool) {
 
 func (v *view) Superseded() <-chan struct{} { return v.over }
 
-// job is a task by script, its router and its workers. The lowest worker that is
-// registered and not excluded is chosen.
+// job is a scripted task with its router and its workers. The lowest worker that is registered and not
+// excluded is chosen.
 type job struct {
 	runner Runner
 	view   atomic.Pointer[view]
 	began  time.Time
-	// does is what the workers do with an attempt.
+	// does is the workers' behavior in an attempt.
 	does   func(ctx context.Context, j *job, worker kv.WorkerID) error
 	tokens int
-	hidden kv.WorkerID // the router alone knows it
+	hidden kv.WorkerID // only the router knows it
 	log    []string    // what happened, and when
 	cut    context.CancelFunc
 }
@@ -72,7 +72,7 @@ func newJob(limits migrate.Config, workers int, does func(ctx context.Context, j
 	return j
 }
 
-// set changes a worker's life; 0 takes it away.
+// set changes a worker's epoch; 0 removes it.
 func (j *job) set(id kv.WorkerID, epoch uint64) {
 	old := j.view.Load()
 	lives := map[kv.WorkerID]uint64{id: epoch}
@@ -116,7 +116,7 @@ func (j *job) Try(ctx context.Context, attempt uint32, d route.Decision) error {
 func (j *job) Tokens() int  { return j.tokens }
 func (j *job) Kind() string { return Kind(j.tokens) }
 
-// value is that of a counter or a gauge.
+// value is the value of a counter or a gauge.
 func value(t *testing.T, c prometheus.Collector) float64 {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -134,7 +134,7 @@ func always(err error) func(context.Context, *job, kv.WorkerID) error {
 	return func(context.Context, *job, kv.WorkerID) error { return err }
 }
 
-// TestRun: what happens to a task, step by step.
+// TestRun: the events of a task, step by step.
 func TestRun(t *testing.T) {
 	usual := migrate.Config{Limit: 1, Wait: 10 * time.Second}
 	dies := func(_ context.Context, j *job, id kv.WorkerID) error {
@@ -213,7 +213,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLost is what is known of a task that was given up.
+// TestLost: the error of a task that was given up.
 func TestLost(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		j := newJob(migrate.Config{Limit: 1, Pinned: pinned}, 3, always(errGone))
@@ -232,7 +232,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestCounts: what the metrics say while a task waits and when it has moved.
+// TestCounts: the metrics while a task waits and after it has moved.
 func TestCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(migrate.Config{Limit: 3, Wait: time.Minute}, 1, func(_ context.Context, j *job, id kv.WorkerID) error {
@@ -262,8 +262,7 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestRouterKnowsFirst: a worker that is registered only while it is tried has failed
-// in that life.
+// TestRouterKnowsFirst: a worker that registers only while it is tried has failed in that epoch.
 func TestRouterKnowsFirst(t *testing.T) {
 	j := newJob(migrate.Config{Limit: 5}, 0, func(_ context.Context, j *job, id kv.WorkerID) error {
 		j.set(id, 3)

@@ -9,20 +9,19 @@ import (
 	"penstock/core/route"
 )
 
-// Caller is the request plane, as attempts need it.
+// WorkerCaller is the part of the request plane that attempts need.
 type Caller interface {
-	// Call calls a method of a worker. It gives each frame of the answer to recv,
-	// whose error ends the call and is returned, and returns nil at its end.
+	// Call calls a method of a worker. It passes each frame of the answer to recv, whose error ends the
+	// call and is returned, and returns nil at the end of the answer.
 	Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error
 }
 
 // errStalled is the cause of a call's end when its worker was silent.
 var errStalled = errors.New("attempt: the worker sent nothing for too long")
 
-// Call calls the worker of d. It is Unavailable if the worker sends nothing for
-// limit, while it is waited for and not while recv is. It never returns nil: a call
-// that came to its end has ended early, unless the caller knows from its frames that
-// they are all.
+// CallWorker calls the worker of d. It fails as Unavailable if the worker sends nothing for limit; time
+// spent in recv does not count. It never returns nil: an answer that has ended has ended early, unless
+// the caller knows from its frames that it is complete.
 func Call(ctx context.Context, plane Caller, limit time.Duration, d route.Decision, method string, body []byte, recv func(frame []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

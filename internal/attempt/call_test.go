@@ -19,7 +19,7 @@ func (p plane) Call(ctx context.Context, _, _ string, _ []byte, recv func([]byte
 	return p(ctx, recv)
 }
 
-// TestCall: a worker's silence ends a call, a slow taker does not.
+// TestCall: a worker's silence ends a call, a slow receiver does not.
 func TestCall(t *testing.T) {
 	silent := func(ctx context.Context, _ func([]byte) error) error { <-ctx.Done(); return ctx.Err() }
 	for name, tt := range map[string]struct {
@@ -50,14 +50,14 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// answers is a router by script.
+// answers is a scripted router.
 type answers func(req *route.Request) error
 
 func (a answers) Route(_ context.Context, req *route.Request) (route.Decision, error) {
 	return route.Decision{}, a(req)
 }
 
-// TestRoute: those to avoid are better than none, and an unknown model has none.
+// TestRoute: a worker to avoid is better than none, and an unknown model has no worker.
 func TestRoute(t *testing.T) {
 	avoid, exclude := []kv.WorkerID{1}, []kv.WorkerID{2, 3}
 	asked := 0

@@ -10,9 +10,8 @@ import (
 	"penstock/core/route/queue"
 )
 
-// hints is the JSON of an engine request's hints: what a client wants of the choice of a
-// worker, for a router process that makes it in the frontend's place. Fields are only
-// ever added.
+// routingHints is the JSON of an engine request's hints: the client's wishes for the choice of a
+// worker, for a router process that chooses in the frontend's place. Fields are only ever added.
 type hints struct {
 	Override       *route.Override `json:"router_config_override,omitempty"`
 	Allowed        []kv.WorkerID   `json:"allowed_worker_ids,omitempty"`
@@ -23,8 +22,8 @@ type hints struct {
 	ExpectedOutput int             `json:"expected_output,omitempty"`
 }
 
-// Hints returns what req says of the choice of a worker, but for the worker that must be
-// chosen, as an engine request carries it; nil if it says nothing.
+// EncodeHints returns req's wishes for the choice of a worker, without the pinned worker, in the form
+// of an engine request's hints; nil if there are none.
 func Hints(req *route.Request) []byte {
 	h := hints{
 		Allowed: req.Allowed, SessionID: req.Session.ID, SessionLast: req.Session.Last,
@@ -40,7 +39,7 @@ func Hints(req *route.Request) []byte {
 	return b
 }
 
-// Heed sets in req what hints say. Their values are for the router to judge.
+// ApplyHints sets in req what hints say. The router validates their values.
 func Heed(b []byte, req *route.Request) error {
 	if len(b) == 0 {
 		return nil

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// RenewEvery is how often the reservation of a running attempt is renewed. Routers must
-// keep one for several times as long.
+// RenewInterval is how often the reservation of a running attempt is renewed. Routers must keep one for
+// several times as long.
 const RenewEvery = 10 * time.Second
 
-// Reservations is the router's account of running attempts.
+// Reservations are the router's reservations of running attempts.
 type Reservations interface {
-	// Renew says that an attempt still runs: its reservation does not expire.
+	// RenewReservation says that an attempt still runs: its reservation does not expire.
 	Renew(id string, attempt uint32)
-	// Free ends the attempt's reservation.
+	// FreeReservation ends the attempt's reservation.
 	Free(id string, attempt uint32)
 }
 
-// Hold renews the reservation of an attempt until the function that it returns is called,
-// which frees it. That function may be called once.
+// HoldReservation renews the reservation of an attempt until the returned function frees it. That
+// function may be called once.
 func Hold(r Reservations, id string, attempt uint32) (free func()) {
 	h := &hold{reservations: r, id: id, attempt: attempt}
 	h.mu.Lock()
@@ -27,7 +27,7 @@ func Hold(r Reservations, id string, attempt uint32) (free func()) {
 	return h.free
 }
 
-// hold is a reservation of an attempt that runs.
+// heldReservation is the reservation of a running attempt.
 type hold struct {
 	reservations Reservations
 	id           string
@@ -38,8 +38,8 @@ type hold struct {
 	}
 }
 
-// renew runs in the timer's goroutine, which free may overtake: a reservation that is
-// renewed after it was freed is not there.
+// renewReservation runs in the timer's goroutine, which free may overtake: renewing a freed reservation has no
+// effect.
 func (h *hold) renew() {
 	h.reservations.Renew(h.id, h.attempt)
 	h.mu.Lock()

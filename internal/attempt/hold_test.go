@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// account notes when a reservation was renewed and freed.
+// account records when a reservation was renewed and freed.
 type account struct {
 	began time.Time
 	log   []string
@@ -17,8 +17,7 @@ func (a *account) note(what string)     { a.log = append(a.log, time.Since(a.beg
 func (a *account) Renew(string, uint32) { a.note("renewed") }
 func (a *account) Free(string, uint32)  { a.note("freed") }
 
-// TestHold: the reservation of a running attempt is renewed for as long as it runs, and no
-// longer.
+// TestHold: the reservation of a running attempt is renewed while it runs, and not after.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &account{began: time.Now()}

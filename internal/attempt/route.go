@@ -9,17 +9,15 @@ import (
 	"penstock/core/route"
 )
 
-// Router is the router, as attempts need it.
+// Router is the part of the router that attempts need.
 type Router interface {
-	// Route chooses a worker and reserves the request's load there. It keeps nothing
-	// of req.
+	// Route chooses a worker and reserves the request's load there. It keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
 }
 
-// Route asks for a worker for req that is none of exclude, and rather none of avoid
-// either: one of those is better than none. It sets req.Exclude. A model that the
-// router does not know, or no longer, has no worker: its caller knows that there is
-// such a model.
+// RouteAvoiding asks for a worker for req which is not in exclude, and preferably not in avoid. It sets
+// req.Exclude. A model that the router does not know, or no longer, counts as a model without workers,
+// because the caller knows that it exists.
 func Route(ctx context.Context, router Router, req *route.Request, avoid, exclude []kv.WorkerID) (route.Decision, error) {
 	if len(avoid) > 0 {
 		req.Exclude = slices.Concat(avoid, exclude)

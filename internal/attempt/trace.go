@@ -7,7 +7,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// Traced returns router with each decision as a stage of a trace; without a tracer router itself.
+// TraceRouter returns router with a trace span for each decision; without a tracer it returns router
+// itself.
 func Traced(router Router, t *obs.Tracer) Router {
 	if t == nil {
 		return router
@@ -15,7 +16,7 @@ func Traced(router Router, t *obs.Tracer) Router {
 	return tracedRouter{router, t}
 }
 
-// tracedRouter is a router whose decisions are stages of a trace.
+// tracedRouter is a router with a trace span for each decision.
 type tracedRouter struct {
 	Router
 	tracer *obs.Tracer
@@ -39,8 +40,7 @@ func (t tracedRouter) Route(ctx context.Context, req *route.Request) (route.Deci
 	return d, err
 }
 
-// traced makes an attempt at the task as a stage of a trace: the client's side of the call to the
-// worker.
+// runTraced makes an attempt of the task in a trace span: the client's side of the call to the worker.
 func (s *series) traced(ctx context.Context, d route.Decision) error {
 	ctx, span := s.Tracer.Client(ctx, "attempt")
 	span.Int("penstock.attempt", int64(s.number))

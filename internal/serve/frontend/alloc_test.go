@@ -17,9 +17,8 @@ type plain struct{}
 func (plain) Push(dst []byte, id kv.Token) []byte { return append(dst, byte(id)) }
 func (plain) Flush(dst []byte) []byte             { return dst }
 
-// TestTokensDoNotAllocate: a delta on its way from the request plane to the
-// bytes of an event costs no memory beyond the record of its tokens, which grows
-// by doubling.
+// TestTokensDoNotAllocate: a delta on its way from the request plane to the bytes of an event allocates
+// nothing except for the list of its tokens, which grows by doubling.
 func TestTokensDoNotAllocate(t *testing.T) {
 	grammar, err := parse.Compile(parse.Config{Tools: "hermes", Reasoning: "qwen3"})
 	if err != nil {
@@ -46,7 +45,7 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 			}
 			return nil
 		}
-		g.cached.Take(&engine.Delta{Tokens: make([]kv.Token, 1)}) // the router was told
+		g.cached.Take(&engine.Delta{Tokens: make([]kv.Token, 1)}) // the router has been told
 		c := &g.choices[0]
 		c.decoder, c.stop = plain{}, newMatcher(newNeedles([]string{"stop", "ttt"}))
 		c.tokens = make([]kv.Token, 0, 1000)

@@ -10,8 +10,8 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// annotate gives the answer what the request's annotations ask for, but llm_metrics, which is
-// known at the end.
+// annotateAnswer adds what the request's annotations ask for to the answer, except llm_metrics, which is
+// known only at the end.
 func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 	asked := p.req.Ext.Annotations
 	if asked.First() == "" {
@@ -41,9 +41,9 @@ func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 	return nil
 }
 
-// formattedPrompt returns the text that became the tokens of the request's prompt. It is rendered again
-// where the template runs in this process; of a prompt that came as tokens, or that an engine made, it is
-// the text of the tokens.
+// formattedPrompt returns the text that became the tokens of the request's prompt. It renders the
+// template again if that runs in this process. For a prompt which came as tokens, or which an engine
+// made, it returns the text of the tokens.
 func (p *planner) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
 	q := p.req
 	switch {
@@ -58,7 +58,7 @@ func (p *planner) formattedPrompt(ctx context.Context, tokens []kv.Token) (strin
 	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: true}), nil
 }
 
-// render returns the text of a conversation's prompt. It waits for its share of the memory of prompts being made.
+// renderText returns the text of a conversation's prompt. It waits for its share of the prompt memory.
 func (p *planner) render(ctx context.Context, chat *prep.Chat) (string, error) {
 	reserved, err := p.call.f.prompts.Wait(ctx, int64(chatCost(chat)))
 	if err != nil {
@@ -68,7 +68,7 @@ func (p *planner) render(ctx context.Context, chat *prep.Chat) (string, error) {
 	return p.model.pipe.Text(chat)
 }
 
-// decode returns the text of tokens.
+// decodeTokens returns the text of tokens.
 func (m *model) decode(tokens []kv.Token, opts prep.DecodeOptions) string {
 	d := m.pipe.Tokenizer.NewDecoder(opts)
 	var text []byte
@@ -78,8 +78,8 @@ func (m *model) decode(tokens []kv.Token, opts prep.DecodeOptions) string {
 	return string(d.Flush(text))
 }
 
-// annotate sets the answers to the request's annotations: events of a stream, if its clients read events
-// of names that their API does not have, else members of nvext.
+// setAnnotations sets the answers to the request's annotations: as events of a stream if its clients
+// accept events which their API does not define, else as members of nvext.
 func (a *answer) annotate(told *api.Annotated, req *api.Request) {
 	a.metrics = req.Ext.Annotations.LLMMetrics && req.Ext.Annotations.Query == api.NoQuery
 	if req.Stream && (req.Endpoint == api.Chat || req.Endpoint == api.Completion) {
@@ -92,7 +92,7 @@ func (a *answer) annotate(told *api.Annotated, req *api.Request) {
 	a.ext.Annotated = told
 }
 
-// openEvents sends the events that the request's annotations open its stream with.
+// sendOpeningEvents sends the annotation events which open the stream.
 func (a *answer) openEvents() error {
 	if a.events == nil {
 		return nil
@@ -100,7 +100,7 @@ func (a *answer) openEvents() error {
 	return a.out.put(openai.AppendAnnotationEvents(nil, a.events))
 }
 
-// measure returns the answer to llm_metrics; nil if nobody asked.
+// metricsOf returns the answer to llm_metrics; nil if it was not requested.
 func (a *answer) measure(counts api.TokenCounts) *api.Metrics {
 	if !a.metrics {
 		return nil

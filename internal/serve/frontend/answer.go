@@ -15,33 +15,33 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// answer turns the events of a request's generations into its response. It is
-// used by one goroutine. Nothing is sent before a worker has accepted the first
-// attempt; a whole answer is sent only when it is complete.
+// answerWriter turns the events of a request's generations into its response. One goroutine uses it. It
+// sends nothing before a worker has accepted the first attempt; it sends a whole answer only when that
+// is complete.
 type answer struct {
 	w         http.ResponseWriter
 	control   *http.ResponseController
 	timeout   time.Duration // of one write
-	silent    time.Duration // until a stream says that it lives
+	silent    time.Duration // of a stream before a keep-alive
 	broken    func(error)   // ends the request whose stream cannot be written
 	stream    bool
 	kind      string  // Content-Type of the stream; "" for the usual one
 	out       *stream // nil before a stream is open
 	head      api.Head
-	writer    api.Writer // nil before the request is understood
+	writer    api.Writer // nil before the request is decoded
 	refuse    func(http.ResponseWriter, error)
 	ext       api.AnswerExt
-	events    *api.Annotated // that open the stream; nil if none do
-	metrics   bool           // asked for by the annotation llm_metrics
-	textOnly  media.Reason   // why the request's media took no part in the choice of its worker
+	events    *api.Annotated // sent first in the stream; nil if there are none
+	metrics   bool           // requested by the annotation llm_metrics
+	textOnly  media.Reason   // why the worker was chosen without the request's media
 	open      int            // choices that have not finished
 	accepted  bool           // by a worker
-	committed bool           // status and headers are out
+	committed bool           // status and headers are sent
 	first     time.Time      // when output began; zero before
 	buf       []byte
 }
 
-// take handles one event.
+// handleEvent handles one event.
 func (a *answer) take(e *event) error {
 	switch e.kind {
 	case routed:
@@ -64,7 +64,7 @@ func (a *answer) take(e *event) error {
 	return a.extend(e.chunks)
 }
 
-// reported notes what the worker of an attempt had cached.
+// recordReported records what the worker of an attempt had cached.
 func (a *answer) reported(e *event) {
 	for i := range a.ext.Attempts {
 		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
@@ -73,7 +73,7 @@ func (a *answer) reported(e *event) {
 	}
 }
 
-// accept commits a stream when the first worker takes the request.
+// acceptRequest commits a stream when the first worker accepts the request.
 func (a *answer) accept(e *event) error {
 	if a.accepted {
 		return nil
@@ -114,15 +114,15 @@ func (a *answer) openStream() error {
 	a.out = newStream(a.silent, a.send, a.broken)
 	a.out.final = a.write
 	a.buf = *scraps.Get().(*[]byte)
-	go func() { // close waits for it; the header goes out first, or with what came by then
+	go func() { // close waits for it; the header goes out first, or with what has arrived by then
 		deepen()
 		a.out.run()
 	}()
 	return nil
 }
 
-// deepen grows a goroutine's stack once to what a response of net/http takes. Grown by and by, it would be
-// copied each time, with all the calls that are on it by then.
+// growStack grows a goroutine's stack once to the size that a response of net/http needs. Growing it
+// step by step would copy it each time, with all frames on it.
 //
 //go:noinline
 func deepen() {
@@ -136,13 +136,13 @@ func touch(*[6 << 10]byte) {}
 // close returns when nothing more is written.
 func (a *answer) close() {
 	if a.out != nil {
-		_ = a.out.close() // a client that does not take the rest is gone
+		_ = a.out.close() // a write error means that the client has disconnected
 		recycle(a.buf)
 		a.buf = nil
 	}
 }
 
-// extend takes chunks that belong together: a stream never parts them.
+// appendChunks takes chunks that belong together: a stream never separates them.
 func (a *answer) extend(chunks []api.Chunk) error {
 	if a.first.IsZero() {
 		a.first = time.Now()
@@ -162,7 +162,7 @@ func (a *answer) extend(chunks []api.Chunk) error {
 	return a.flush()
 }
 
-// finish ends a complete answer.
+// finishAnswer ends a complete answer.
 func (a *answer) finish(counts api.TokenCounts) error {
 	metrics := a.measure(counts)
 	if a.ext.Annotated != nil {
@@ -182,17 +182,17 @@ func (a *answer) finish(counts api.TokenCounts) error {
 	return a.out.close()
 }
 
-// story returns how the answer came about: by prompt, then attempt, whatever the
-// order in which prompts that run side by side were routed.
+// attemptHistory returns the attempts of the answer by prompt, then attempt, regardless of the order in
+// which concurrent prompts were routed.
 func (a *answer) story() *api.AnswerExt {
 	slices.SortStableFunc(a.ext.Attempts, func(x, y api.Attempt) int { return x.Prompt - y.Prompt })
 	return &a.ext
 }
 
-// whole sends a complete body.
+// sendWhole sends a complete body.
 func (a *answer) whole(body []byte) error { return a.wholeOf(http.StatusOK, "application/json", body) }
 
-// wholeOf sends a complete body of a type, with a status.
+// sendBody sends a complete body with a status and a type.
 func (a *answer) wholeOf(status int, kind string, body []byte) error {
 	h := a.w.Header()
 	h.Set("Content-Type", kind)
@@ -202,12 +202,11 @@ func (a *answer) wholeOf(status int, kind string, body []byte) error {
 	return a.send(body)
 }
 
-// fail ends an answer that will not be complete: with a status while that is
-// possible, else with an event.
+// sendError ends an answer that stays incomplete: with a status while that is possible, else with an event.
 func (a *answer) fail(err error) {
 	if a.committed {
 		if a.out != nil {
-			// A client that does not take it is gone, and there is no one else to tell.
+			// A write error means that the client has disconnected, so nothing else can report err.
 			_ = a.out.put(a.writer.Fail(nil, err))
 		}
 		return
@@ -230,15 +229,15 @@ func (a *answer) send(b []byte) error {
 	return untaken(a.control.Flush())
 }
 
-// write gives b to the server, which sends it when it has much to send, or when the request is over: with
-// the end of the answer, in one write.
+// writeBuffered passes b to the server, which sends it once it has buffered enough or the request ends:
+// together with the end of the answer, in one write.
 func (a *answer) write(b []byte) error {
 	a.deadline()
 	_, err := a.w.Write(b)
 	return untaken(err)
 }
 
-// untaken is the error of a write.
+// writeError wraps the error of a write.
 func untaken(err error) error {
 	if err == nil {
 		return nil
@@ -246,6 +245,6 @@ func untaken(err error) error {
 	return fault.New(fault.Canceled, "the client does not take the answer: %w", err)
 }
 
-// deadline bounds the next write; the server lifts it when the request is over.
-// Only a real connection has one: a response that is recorded never blocks.
+// extendDeadline bounds the next write; the server removes the deadline when the request ends. Only a
+// real connection has one: a recorded response never blocks.
 func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }

@@ -12,11 +12,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// errEnough ends a call whose tokens are no longer needed.
+// errEnough ends a call whose further tokens are not needed.
 var errEnough = errors.New("frontend: every choice has ended")
 
-// Try makes one attempt on the worker that was chosen and reserved for it. It
-// returns nil when every choice is done.
+// RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when
+// every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer attempt.Hold(g.f.deps.Router, g.route.ID, number)()
 	g.decision, g.accepted, g.grown, g.cached = d, false, 0, engine.CachedReport{}
@@ -33,24 +33,24 @@ func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) e
 	err := attempt.Call(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
 	recycle(body) // planes keep nothing of it
 	if g.left == 0 {
-		return nil // whatever became of the call, the answer is complete
+		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
 }
 
-// resume puts what is out already into the next attempt's request.
+// resumeAttempt puts the tokens already sent into the next attempt's request.
 func (g *generation) resume() {
 	g.request.Generated = g.request.Generated[:0]
 	g.request.Done = g.request.Done[:0]
 	for i := range g.choices {
 		c := &g.choices[i]
-		c.ended = c.done // the engine of this attempt does not even begin it
+		c.ended = c.done // this attempt's engine does not start it
 		g.request.Generated = append(g.request.Generated, c.tokens)
 		g.request.Done = append(g.request.Done, c.done)
 	}
 }
 
-// take handles one frame of the attempt in progress.
+// handleFrame handles one frame of the current attempt.
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
@@ -81,7 +81,7 @@ func (g *generation) take(frame []byte) error {
 	return nil
 }
 
-// accept reports the attempt's first frame.
+// acceptAttempt reports the attempt's first frame.
 func (g *generation) accept() error {
 	if g.accepted {
 		return nil
@@ -90,8 +90,8 @@ func (g *generation) accept() error {
 	return g.tell(accepted, nil)
 }
 
-// allEnded reports whether the engine itself ended every choice. Its call then
-// ends by itself.
+// allEnded reports whether the engine itself ended every choice. Its call then ends without being
+// canceled.
 func (g *generation) allEnded() bool {
 	for i := range g.choices {
 		if !g.choices[i].ended {
@@ -101,7 +101,7 @@ func (g *generation) allEnded() bool {
 	return true
 }
 
-// output takes the tokens of one delta and tells the answer what can go out.
+// handleOutput takes the tokens of one delta and emits what can be sent.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
 	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
@@ -125,10 +125,9 @@ func (g *generation) output(d *engine.Delta) error {
 	return g.send(d.Choice, reason)
 }
 
-// decode pushes the tokens of d through the choice, and returns why
-// the choice is finished; NoReason if it is not. A stop string ends it before the
-// engine does, as a call does that must be the only one, and what comes after it
-// does not count.
+// decodeOutput pushes the tokens of d through the choice, and returns why the choice is finished; NoReason if
+// it is not. A stop string ends a choice before the engine does, and so does the end of its only
+// allowed call; tokens after either do not count.
 func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 	c.ended = d.Finish != engine.NotFinished
 	for i := range d.Tokens {
@@ -163,14 +162,13 @@ func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 	return api.ReasonLength
 }
 
-// keepsStop reports whether the text of the stop token t is the choice's. That of a
-// special token is not: a choice that is parsed has special tokens in its text,
-// which others leave out.
+// keepsStop reports whether the text of the stop token t belongs to the choice. The text of a special
+// token does not: a choice with a parser has special tokens in its text, which other choices leave out.
 func (g *generation) keepsStop(c *choice, t kv.Token) bool {
 	return g.rules.keepStop && (c.speech.parser == nil || !g.rules.tokenizer.Special(t))
 }
 
-// send emits what the choice has to say.
+// emitChoice emits the new output of a choice.
 func (g *generation) send(index int, reason api.Reason) error {
 	c := &g.choices[index]
 	n := g.base() + index
@@ -199,7 +197,7 @@ func (g *generation) send(index int, reason api.Reason) error {
 		return nil
 	}
 	for i := range chunks {
-		if chunks[i].Tokens = spent; chunks[i].Kind == api.Role { // nothing is said before it
+		if chunks[i].Tokens = spent; chunks[i].Kind == api.Role { // the role chunk comes before all tokens
 			chunks[i].Tokens.Completion, chunks[i].Tokens.Reasoning = 0, 0
 		}
 	}
@@ -208,7 +206,7 @@ func (g *generation) send(index int, reason api.Reason) error {
 	return err
 }
 
-// tell emits an event of the attempt in progress.
+// emitEvent emits an event of the current attempt.
 func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 	g.event = event{
 		kind:     kind,
@@ -223,18 +221,18 @@ func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
 	return g.emit(&g.event)
 }
 
-// inexact reports whether the worker goes on with tokens that came from other
-// numerics than its own, as far as both are known.
+// isInexact reports whether the worker continues tokens from other numerics than its own, if both are
+// known.
 func (g *generation) inexact() bool {
 	return g.Tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
 }
 
-// base is the index in the answer of this prompt's first choice.
+// firstChoice is the index in the answer of this prompt's first choice.
 func (g *generation) base() int { return g.index * len(g.choices) }
 
-// reports takes what d says of the cached tokens. What the first worker says that sent
-// tokens is what the answer says: a later one computes the prompt once more. That may be
-// known with the end of a choice only.
+// handleReported takes the number of cached tokens in d. The answer gives the number of the first
+// worker that sent tokens, because a later one computes the prompt again. It may arrive only with the
+// end of a choice.
 func (g *generation) reports(d *engine.Delta) error {
 	cached, news := g.cached.Take(d)
 	if !news {
@@ -257,7 +255,7 @@ func (g *generation) reports(d *engine.Delta) error {
 	return g.emit(&g.event)
 }
 
-// observe keeps the books of fresh tokens that have come.
+// recordTokens updates load and latency metrics with fresh tokens.
 func (g *generation) observe(d *engine.Delta, fresh int) {
 	now := time.Now()
 	if g.grown += fresh; g.decision.BlockSize > 0 && g.grown >= g.decision.BlockSize {

@@ -13,13 +13,12 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// firstWait is how long a request that never had a worker waits while the router knows
-// none. The frontend takes requests for a model while workers of it are registered, and the
-// router is told of them apart: for a moment one may know what the other does not.
+// firstWait is how long a request that never had a worker waits while the router knows none. The
+// frontend takes requests for a model while its workers are registered, and the router learns of them
+// separately, so for a moment only one of the two may know them.
 const firstWait = 250 * time.Millisecond
 
-// newRunner returns what carries the tasks of this frontend's requests from worker
-// to worker.
+// newRunner returns the runner which dispatches the tasks of this frontend's requests.
 func newRunner(f *Frontend) attempt.Runner {
 	return attempt.Runner{
 		Limits: migrate.Config{
@@ -33,8 +32,8 @@ func newRunner(f *Frontend) attempt.Runner {
 	}
 }
 
-// attempts makes attempts until the task is complete, ctx ends, or an attempt
-// fails that no other worker can make good: if it is pinned to one, none can.
+// runAttempts makes attempts until the task is complete, ctx ends, or an attempt fails in a way that no
+// other worker can repair; for a pinned task none can.
 func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) error {
 	runner := f.runner
 	runner.Limits.Pinned = pinned
@@ -56,10 +55,9 @@ func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) er
 	return err
 }
 
-// unfinished is what a client is told when the last worker that could be tried has
-// failed too.
+// unfinishedError is the client's error when the last eligible worker has failed too.
 func unfinished(lost *attempt.Lost) error {
-	if fault.Of(lost) == fault.Ineligible { // it says what of the request the workers cannot serve, and what to do
+	if fault.Of(lost) == fault.Ineligible { // it says what about the request the workers cannot serve, and what to do
 		return api.Fault(lost.Err)
 	}
 	message := fmt.Sprintf("no worker could finish the request (%d tried): send it again", lost.Tried)
@@ -68,7 +66,7 @@ func unfinished(lost *attempt.Lost) error {
 	}
 	f := api.Fault(lost.Err)
 	code := f.Code
-	if code == fault.Draining { // a matter between us and our workers
+	if code == fault.Draining { // an internal matter of the fleet
 		code = fault.Unavailable
 	}
 	return &fault.Error{Code: code, Message: message, RetryAfter: f.RetryAfter, Err: lost.Err}

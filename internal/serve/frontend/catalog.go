@@ -24,38 +24,38 @@ import (
 )
 
 const (
-	retryOpen = 30 * time.Second // between tries to open a tokenizer that failed
-	maxLost   = 1024             // models remembered without a worker
+	retryOpen = 30 * time.Second // between attempts to open a tokenizer that failed
+	maxLost   = 1024             // models without workers that are kept
 
 	retryWatch = 5 * time.Second // before the registry is watched again
 )
 
-// catalog is what the registered workers serve, as one immutable snapshot after
-// another. One goroutine, in run, makes them; anyone reads the latest.
+// modelCatalog holds what the registered workers serve, as a sequence of immutable snapshots. One
+// goroutine, in run, makes them; any goroutine may read the latest.
 type catalog struct {
 	takes func(*disco.Instance) bool // whether requests may go to an instance
 	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
-	// encoder returns what makes the prompts of a model.
+	// encoder returns the prompt encoder of a model.
 	encoder func(*model) prep.Encoder
-	// refer, if not nil, is told the reference of every model.
+	// onModel, if not nil, is called with the reference checksum of every model.
 	refer   func(model, checksum string)
 	metrics *metrics
 	log     *slog.Logger
 	snap    atomic.Pointer[snapshot]
-	seen    chan struct{} // closed when snap is of what is registered, for the first time
+	seen    chan struct{} // closed when snap first reflects the registry
 
 	// Owned by run.
 	pipes map[pipeKey]*prep.Pipeline
-	said  map[string]string // the last complaint about each subject, so that it is made once
+	said  map[string]string // the last complaint about each subject, to log it once
 }
 
 type snapshot struct {
 	models    []*model // by name
 	names     map[string]*model
-	instances []instance // all that are registered, by id
-	// opaque says that some of the models are, see model.opaque.
+	instances []instance // all registered ones, by id
+	// hasOpaque says that some of the models are opaque, see servedModel.isOpaque.
 	opaque bool
-	// superseded is closed when there is a newer one.
+	// superseded is closed when there is a newer snapshot.
 	superseded chan struct{}
 }
 
@@ -63,7 +63,7 @@ func newSnapshot() *snapshot {
 	return &snapshot{names: map[string]*model{}, superseded: make(chan struct{})}
 }
 
-// Life implements attempt.View.
+// WorkerEpoch implements dispatch.View.
 func (s *snapshot) Life(id kv.WorkerID) (epoch uint64, known bool) {
 	i, ok := slices.BinarySearchFunc(s.instances, id, func(in instance, id kv.WorkerID) int { return cmp.Compare(in.ID, id) })
 	if !ok {
@@ -72,26 +72,26 @@ func (s *snapshot) Life(id kv.WorkerID) (epoch uint64, known bool) {
 	return s.instances[i].Epoch, true
 }
 
-// Superseded implements attempt.View.
+// Superseded implements dispatch.View.
 func (s *snapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// model is one served model. Its card is that of its reference instance: the one
-// it had before, else the one of lowest id.
+// servedModel is one served model. Its card is the card of its reference instance: the card it had
+// before, else the card of the instance with the lowest id.
 type model struct {
 	card engine.Card
-	// adapter is the LoRA adapter that the model is, "" if it is none, and parent then the
-	// model that it adapts: its card is the parent's under its own name.
+	// adapter is the model's LoRA adapter, "" if it is none. parent is then the base model; the card is
+	// the parent's under the adapter's name.
 	adapter, parent string
 	pipe            *prep.Pipeline // nil if it cannot be opened
 	encoder         prep.Encoder   // makes its prompts; nil if nothing can
-	manner          manner         // how it writes calls and reasoning
+	manner          manner         // its format of tool calls and reasoning
 	created         time.Time      // when this frontend first saw it
-	workers         []instance     // those that a request may go to; none if all are gone
+	workers         []instance     // workers that requests may go to; none if all were removed
 	metrics         *modelMetrics
-	unfit           []kv.WorkerID // those that serve the name by a card that differs
+	unfit           []kv.WorkerID // workers that serve the name with a different card
 }
 
-// instance is one registered worker.
+// registeredWorker is one registered worker.
 type instance struct {
 	disco.Instance
 	card engine.Card
@@ -113,8 +113,8 @@ func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef)
 	return c
 }
 
-// run keeps the catalog until ctx ends. Opening a tokenizer takes its time and
-// may fail for a while: the watch never waits for it, and the latest set wins.
+// run updates the catalog until ctx ends. Opening a tokenizer is slow and may fail for a while: the
+// watch never waits for it, and the latest set wins.
 func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 	sets := make(chan []disco.Instance, 1)
 	var watch sync.WaitGroup
@@ -139,8 +139,8 @@ func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 	}
 }
 
-// watch puts the latest set of instances into sets, which has room for one. A
-// registry that fails is asked again: until it answers, what is known holds.
+// watchRegistry puts the latest set of instances into sets, which has room for one. A registry that
+// fails is asked again; until it answers, the known set stays in force.
 func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan []disco.Instance) {
 	for {
 		err := registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
@@ -148,7 +148,7 @@ func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan 
 			case <-sets: // superseded
 			default:
 			}
-			sets <- set // nobody else sends, so there is room
+			sets <- set // this is the only sender, so there is room
 		})
 		if ctx.Err() != nil {
 			return
@@ -190,7 +190,7 @@ func (c *catalog) update(set []disco.Instance) {
 	for _, name := range order {
 		was := old.names[name]
 		if was != nil && (was.card.Name != name || was.adapter != "") {
-			was = nil // the name was an alias, or an adapter's
+			was = nil // the name was an alias or an adapter
 		}
 		next.models = append(next.models, c.model(was, byName[name]))
 		next.instances = append(next.instances, byName[name]...)
@@ -212,8 +212,8 @@ func (c *catalog) update(set []disco.Instance) {
 	})
 }
 
-// model makes one model of its instances, at least one, and marks those that do
-// differ from the reference.
+// newModel makes one model from its instances, at least one, and marks the instances that differ from
+// the reference.
 func (c *catalog) model(old *model, ins []instance) *model {
 	m := &model{card: reference(old, ins), created: time.Now()}
 	if old != nil {
@@ -248,8 +248,8 @@ func (c *catalog) model(old *model, ins []instance) *model {
 	return m
 }
 
-// lacks logs what the model cannot be asked for because of its tokenizer or its
-// template, and what to do about it; cause is why the tokenizer cannot be opened.
+// logLimits logs what the model cannot be asked for because of its tokenizer or its template, and the
+// remedy; cause is why the tokenizer cannot be opened.
 func (c *catalog) lacks(m *model, cause error) {
 	name := m.card.Name
 	asks := asks(m.encoder)
@@ -271,8 +271,8 @@ func (c *catalog) lacks(m *model, cause error) {
 	}
 }
 
-// reference picks the card that the model's other instances are measured by, so
-// that a newcomer never changes a model that is being served.
+// referenceCard picks the card that the model's instances are compared with. It prefers the old one, so
+// that a new worker never changes a model that is being served.
 func reference(old *model, ins []instance) engine.Card {
 	if old != nil {
 		for _, in := range ins {
@@ -284,19 +284,19 @@ func reference(old *model, ins []instance) engine.Card {
 	return ins[0].card
 }
 
-// sameModel reports whether two cards are of one model.
+// isSameModel reports whether two cards describe one model.
 func sameModel(a, b *engine.Card) bool {
 	_, _, _, differ := a.Differs(b)
 	return !differ
 }
 
-// pipeKey says which pipelines are the same: those of one tokenizer whose engines count media alike.
+// pipelineKey identifies a pipeline: its tokenizer, and how its engines count media.
 type pipeKey struct {
 	ref engine.TokenizerRef
 	as  family.Serving
 }
 
-// pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
+// openPipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
 func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 	ref := card.Tokenizer
 	key := pipeKey{ref, card.Serving()}
@@ -316,7 +316,7 @@ func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 	return p, nil
 }
 
-// complain logs what is wrong with a subject, once until it changes.
+// logComplaint logs what is wrong with a subject, once until it changes.
 func (c *catalog) complain(subject, what string, args ...any) {
 	if c.said[subject] == what {
 		return
@@ -328,8 +328,8 @@ func (c *catalog) complain(subject, what string, args ...any) {
 	c.log.Warn("a worker or its model cannot be used as it is", append(args, "reason", what)...)
 }
 
-// keepLost keeps the models whose last worker is gone: asking for one is not a
-// mistake, it is too early or too late.
+// keepLost keeps the models which lost their last worker, so that requests for them fail as unavailable
+// and not as unknown.
 func (s *snapshot) keepLost(old *snapshot) {
 	have := map[string]bool{}
 	for _, m := range s.models {
@@ -337,7 +337,7 @@ func (s *snapshot) keepLost(old *snapshot) {
 	}
 	lost := 0
 	for _, m := range old.models {
-		if have[m.card.Name] || lost >= maxLost || have[m.parent] { // an adapter without its model was taken away
+		if have[m.card.Name] || lost >= maxLost || have[m.parent] { // an adapter without its model was removed
 			continue
 		}
 		lost++
@@ -347,8 +347,8 @@ func (s *snapshot) keepLost(old *snapshot) {
 	}
 }
 
-// index sorts the snapshot and makes its names. A model's own name comes before
-// another's alias, a served model before a lost one.
+// buildNames sorts the snapshot and builds its names. A model's own name takes precedence over
+// another's alias, and a served model over a lost one.
 func (s *snapshot) index() {
 	slices.SortFunc(s.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
 	slices.SortFunc(s.instances, func(a, b instance) int { return cmp.Compare(a.ID, b.ID) })
@@ -364,9 +364,9 @@ func (s *snapshot) index() {
 	}
 }
 
-// adapt adds the adapters of the models as models of their own, of the workers that serve
-// them. A name that is another model's, or its alias, is not an adapter's; of two models that
-// have an adapter of one name, it is the first's.
+// addAdapters adds the adapters of the models as models of their own, on the workers that serve them.
+// The name of another model or alias cannot be an adapter; if two models have an adapter of one name,
+// the first model's counts.
 func (c *catalog) adapt(next, old *snapshot) {
 	var all []*model
 	for _, parent := range next.models {
@@ -389,13 +389,13 @@ func (c *catalog) adapt(next, old *snapshot) {
 			all = append(all, m)
 		}
 	}
-	// One that was lost and is served again is there once.
+	// An adapter that was lost and is served again must not appear twice.
 	next.models = slices.DeleteFunc(next.models, func(m *model) bool { return m.adapter != "" && next.names[m.adapter] != m })
 	next.models = append(next.models, all...)
 	slices.SortFunc(next.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
 }
 
-// adapters returns the adapters that the model's workers serve, ascending.
+// adapterNames returns the adapters that the model's workers serve, ascending.
 func (m *model) adapters() []string {
 	var names []string
 	for i := range m.workers {
@@ -405,7 +405,7 @@ func (m *model) adapters() []string {
 	return slices.Compact(names)
 }
 
-// adapted returns the model that one of m's adapters is, but for what makes its prompts.
+// newAdapter returns the model of one of m's adapters, without an encoder.
 func (m *model) adapted(name string) *model {
 	a := &model{card: m.card, adapter: name, parent: m.card.Name, pipe: m.pipe, manner: m.manner, created: time.Now(), unfit: m.unfit}
 	a.card.Name, a.card.Aliases, a.card.Adapters = name, nil, nil
@@ -417,17 +417,17 @@ func (m *model) adapted(name string) *model {
 	return a
 }
 
-// servable reports whether requests can be served.
+// isServable reports whether requests can be served.
 func (m *model) servable() bool { return (m.pipe != nil || m.opaque()) && len(m.workers) > 0 }
 
-// opaque reports whether the tokenizer is the engines' alone: requests are passed on to them
-// as their clients wrote them, and their answers as they are.
+// isOpaque reports whether only the engines have the tokenizer: requests and answers are then passed
+// through unchanged.
 func (m *model) opaque() bool { return m.card.Tokenizer.Kind == engine.TokenizerOfEngine }
 
-// passes reports whether an engine of the model takes requests of a path so.
+// passesThrough reports whether an engine of the model takes passthrough requests of a path.
 func (m *model) passes(path string) bool { return len(m.without(path)) < len(m.workers) }
 
-// without returns the workers whose engines do not take requests of a path so.
+// withoutPath returns the workers whose engines do not take passthrough requests of a path.
 func (m *model) without(path string) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
@@ -438,7 +438,7 @@ func (m *model) without(path string) []kv.WorkerID {
 	return ids
 }
 
-// numerics returns the numerics of a worker of the model; "" if it is not known.
+// numericsOf returns the numerics of a worker of the model; "" if unknown.
 func (m *model) numerics(id kv.WorkerID) string {
 	for i := range m.workers {
 		if m.workers[i].ID == id {
@@ -448,7 +448,7 @@ func (m *model) numerics(id kv.WorkerID) string {
 	return ""
 }
 
-// withoutEmbeddings returns the workers whose engines make none.
+// withoutEmbeddings returns the workers whose engines make no embeddings.
 func (m *model) withoutEmbeddings() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
@@ -459,7 +459,7 @@ func (m *model) withoutEmbeddings() []kv.WorkerID {
 	return ids
 }
 
-// unguided returns the workers whose engines keep to no schema.
+// withoutGuides returns the workers whose engines do not support structured output.
 func (m *model) unguided() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
@@ -470,8 +470,8 @@ func (m *model) unguided() []kv.WorkerID {
 	return ids
 }
 
-// miscounted returns the kinds of media of which an engine of the model makes other tokens than are
-// counted here, ascending: prompts are made for all of them.
+// miscountedKinds returns the kinds of media for which an engine of the model makes other tokens than
+// are counted here, ascending. Prompts are made for all engines, so one is enough.
 func (m *model) miscounted() []string {
 	var kinds []string
 	for i := range m.workers {
@@ -481,7 +481,7 @@ func (m *model) miscounted() []string {
 	return slices.Compact(kinds)
 }
 
-// featureless returns the workers whose engines take nothing that a processor made of media.
+// withoutFeatures returns the workers whose engines accept no processed media features.
 func (m *model) featureless() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
@@ -492,12 +492,12 @@ func (m *model) featureless() []kv.WorkerID {
 	return ids
 }
 
-// preprocesses reports whether an engine of the model makes prompts.
+// makesPrompts reports whether an engine of the model makes prompts.
 func (m *model) preprocesses() bool {
 	return slices.ContainsFunc(m.workers, func(in instance) bool { return in.card.Preprocess })
 }
 
-// otherNumerics returns the workers that are known not to have these numerics.
+// withOtherNumerics returns the workers that are known to have other numerics.
 func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	var ids []kv.WorkerID
 	if numerics == "" {
@@ -511,8 +511,8 @@ func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	return ids
 }
 
-// find returns the model that a client names, for a request whose tokens must
-// become text. The error lists the models that there are.
+// findDecodable returns the model that a client names, for a request whose tokens must become text. The
+// error lists the existing models.
 func (c *catalog) find(name string) (*model, error) {
 	m, err := c.named(name)
 	if err == nil && m.opaque() {
@@ -524,8 +524,8 @@ func (c *catalog) find(name string) (*model, error) {
 	return m, err
 }
 
-// encodes returns the model that a client names, for a request that needs no more
-// of a tokenizer than the tokens of a text.
+// findEncodable returns the model that a client names, for a request that only needs the tokens of a
+// text.
 func (c *catalog) encodes(name string) (*model, error) {
 	m, err := c.named(name)
 	if err == nil && m.opaque() && m.encoder == nil {
@@ -541,7 +541,7 @@ func (c *catalog) encodes(name string) (*model, error) {
 	return m, err
 }
 
-// named returns the model of a name, if it has workers.
+// findServed returns the model of a name, if it has workers.
 func (c *catalog) named(name string) (*model, error) {
 	s := c.snap.Load()
 	m := s.names[name]
@@ -554,17 +554,17 @@ func (c *catalog) named(name string) (*model, error) {
 	return m, nil
 }
 
-// current returns the latest state of a model that was found earlier.
+// currentModel returns the latest state of a model that was found earlier.
 func (c *catalog) current(m *model) *model {
-	// Mostly nothing changed: to compare cards takes longer than many a step of a request.
+	// Usually nothing has changed, and comparing cards is slower than many other steps of a request.
 	if now := c.snap.Load().names[m.card.Name]; now != nil && now != m && sameModel(&m.card, &now.card) {
 		return now
 	}
 	return m
 }
 
-// unknown is the error for a name that no model has. A frontend that knows of no
-// model at all cannot tell: its fleet may be starting.
+// unknownModel is the error for a name that no model has. A frontend without any model cannot tell: its
+// fleet may be starting.
 func (s *snapshot) unknown(name string) error {
 	if len(s.models) == 0 {
 		return fault.New(fault.Unavailable, "no model is being served yet: try again when a worker is there")
@@ -587,8 +587,8 @@ func (s *snapshot) unknown(name string) error {
 	return e
 }
 
-// same returns the snapshot's model of the name of another one's; nil if there is none, or if one of them is
-// an adapter and the other is not, or of another model.
+// sameModel returns the snapshot's model with the name of m; nil if there is none, or if only one of
+// the two is an adapter or their base models differ.
 func (s *snapshot) same(m *model) *model {
 	now := s.names[m.card.Name]
 	if now == nil || now.card.Name != m.card.Name || now.adapter != m.adapter || now.parent != m.parent {
@@ -597,7 +597,7 @@ func (s *snapshot) same(m *model) *model {
 	return now
 }
 
-// short bounds a client's word where a message repeats it.
+// shorten bounds a client's string for use in a message.
 func short(s string) string {
 	const limit = 128
 	if len(s) <= limit {
@@ -606,7 +606,7 @@ func short(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// list returns the names that can be asked for, models and then aliases.
+// listModels returns the served names: models, then aliases.
 func (s *snapshot) list() []openai.Model {
 	var out []openai.Model
 	for _, m := range s.models {

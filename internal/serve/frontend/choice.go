@@ -10,55 +10,53 @@ import (
 	"penstock/internal/engine"
 )
 
-// choice turns the tokens of one choice into text that can go out. It outlives
-// attempts: the text does not care which worker a token came from.
+// answerChoice turns the tokens of one choice into text to send. It outlives attempts: the text does
+// not depend on which worker sent a token.
 type choice struct {
 	tokens  []kv.Token // all that were delivered, for an attempt that resumes
-	thought int        // how many of them the model thought with
-	begun   bool       // its first chunk is out
+	thought int        // number of reasoning tokens among them
+	begun   bool       // its first chunk is sent
 	done    bool
 	ended   bool // by the engine, not by a stop string
 	decoder prep.Decoder
 	stop    matcher
 	stopped string // the stop string that ended it
 	speech  speech
-	closing []byte // markup that the stop token is, which the parser reads last
-	marks   []span // of the text that the parser has not read: markers that are one token
+	closing []byte // markup of the stop token, which the parser reads last
+	marks   []span // single-token markers in the text that the parser has not read
 
-	// text is decoded and not out yet. It begins at byte base of the choice's
-	// whole text; chars is the length of that whole text in characters, echo
-	// included.
+	// text is decoded and not sent yet. It begins at byte base of the choice's whole text. chars is the
+	// length of the whole text in characters, including the echo.
 	text  []byte
 	base  int
 	chars int
 
-	logprobs []api.Logprob // of tokens that are not out yet
+	logprobs []api.Logprob // of tokens that are not sent yet
 	starts   []int         // where the text of each begins, in bytes of the whole
 	arena    []byte        // holds their bytes
-	spent    int           // how many of logprobs the last take returned
+	spent    int           // the number of logprobs that the last pendingText returned
 }
 
-// span is where a part of a choice's whole text stands, in bytes.
+// byteRange is a part of a choice's whole text, in bytes.
 type span struct{ from, to int }
 
-// textRules are what a request says about text; the same for all its choices.
+// textRules are the text settings of a request; the same for all its choices.
 type textRules struct {
 	tokenizer prep.Tokenizer
 	needles   needles
-	minTokens int  // no stop string ends a choice before so many tokens
+	minTokens int  // minimum number of tokens before a stop string ends a choice
 	keepStop  bool // what stopped a choice stays in its text
-	// keepSpecial keeps the text of special tokens that are no markup.
+	// keepSpecial keeps the text of special tokens that are not markup.
 	keepSpecial bool
 	logprobs    bool
-	// oneCall ends a choice behind its first call; hideReasoning keeps what it
-	// thought out of the answer.
+	// oneCall ends a choice after its first call. hideReasoning leaves reasoning out of the answer.
 	oneCall, hideReasoning bool
-	// markers are the tokens that are markers of calls, and how long their text is.
+	// markers maps the tokens that are markers of calls to the length of their text.
 	markers map[kv.Token]int
 }
 
-// push takes the next token. It reports whether a stop string is complete: the
-// text then ends where that string says, and the token is the choice's last.
+// pushToken takes the next token. It reports whether a stop string is complete: the text then ends as
+// that string requires, and the token is the choice's last.
 func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped bool) {
 	c.tokens = append(c.tokens, t)
 	if r.logprobs {
@@ -76,14 +74,13 @@ func (c *choice) push(r *textRules, t kv.Token, lp *engine.Logprob) (stopped boo
 	return c.grown(r, at)
 }
 
-// unseen reports whether t leaves no text: a special token that the parser does not
-// read. The decoder of a choice without a parser knows what to leave out.
+// isHidden reports whether t leaves no text: a special token that the parser does not read. For a
+// choice without a parser the decoder leaves out what must not appear.
 func (c *choice) unseen(r *textRules, t kv.Token) bool {
 	return c.speech.parser != nil && !r.keepSpecial && r.tokenizer.Special(t) && c.markup(r, t) == nil
 }
 
-// markup returns the text of the special token t if the choice's parser reads it,
-// else nil.
+// markupOf returns the text of the special token t if the choice's parser reads it, else nil.
 func (c *choice) markup(r *textRules, t kv.Token) []byte {
 	if text, _ := r.tokenizer.AppendBytes(nil, t); c.speech.parser.Markup(string(text)) {
 		return text
@@ -91,8 +88,8 @@ func (c *choice) markup(r *textRules, t kv.Token) []byte {
 	return nil
 }
 
-// pushStop takes a stop token, which ends the choice and has no text of its own.
-// But it may be markup: that which ends a call ends the turn in some formats.
+// pushStop takes a stop token, which ends the choice and has no text of its own. It may still be
+// markup: in some formats the end of a call also ends the turn.
 func (c *choice) pushStop(r *textRules, t kv.Token) {
 	c.tokens = append(c.tokens, t)
 	if c.speech.parser != nil && r.tokenizer.Special(t) {
@@ -100,8 +97,8 @@ func (c *choice) pushStop(r *textRules, t kv.Token) {
 	}
 }
 
-// end takes the engine's word that the choice is finished. It reports whether
-// what was still in the decoder completed a stop string.
+// finishTokens finishes the choice as its engine said. It reports whether the rest of the decoder completed a
+// stop string.
 func (c *choice) end(r *textRules) (stopped bool) {
 	at := len(c.text)
 	c.text = c.decoder.Flush(c.text)
@@ -112,7 +109,7 @@ func (c *choice) end(r *textRules) (stopped bool) {
 	return false
 }
 
-// grown looks for stop strings in the text from at on, which is new.
+// matchStop looks for stop strings in the new text from at on.
 func (c *choice) grown(r *textRules, at int) (stopped bool) {
 	fresh := c.text[at:]
 	if len(c.tokens) >= r.minTokens {
@@ -146,15 +143,14 @@ func (c *choice) addLogprob(r *textRules, lp *engine.Logprob) {
 	c.starts = append(c.starts, c.base+len(c.text))
 }
 
-// bytes returns what a token stands for, in the choice's arena.
+// tokenBytes returns the bytes of a token, in the choice's arena.
 func (c *choice) bytes(r *textRules, t kv.Token) []byte {
 	at := len(c.arena)
 	c.arena, _ = r.tokenizer.AppendBytes(c.arena, t)
 	return c.arena[at:len(c.arena):len(c.arena)]
 }
 
-// dropLogprobs forgets the tokens whose text begins at byte end or later: a stop
-// string took it away.
+// dropLogprobs drops the tokens whose text begins at byte end or later: a stop string removed it.
 func (c *choice) dropLogprobs(end int) {
 	n := len(c.starts)
 	for n > 0 && c.starts[n-1] >= end {
@@ -163,9 +159,9 @@ func (c *choice) dropLogprobs(end int) {
 	c.logprobs, c.starts = c.logprobs[:n], c.starts[:n]
 }
 
-// read moves what can be read of the text through the choice's parser, if it has
-// one, and ends the parser's text when the choice is done. What must not be in the
-// answer ends there: calls behind the only one, and the tokens of hidden thoughts.
+// parseText moves the readable text through the choice's parser, if it has one, and closes the parser
+// when the choice is done. It removes what must not be in the answer: further calls after the only
+// allowed one, and the tokens of hidden reasoning.
 func (c *choice) read(r *textRules) {
 	if c.speech.parser == nil {
 		return
@@ -184,8 +180,8 @@ func (c *choice) read(r *textRules) {
 	}
 }
 
-// speak has the parser read text, the choice's next, and tells it which parts are
-// tokens that are markers.
+// feedParser passes text, the choice's next, to the parser, and marks the parts which are marker
+// tokens.
 func (c *choice) speak(text []byte) {
 	at := 0
 	for len(c.marks) > 0 && c.marks[0].from < c.base+len(text) {
@@ -201,7 +197,7 @@ func (c *choice) speak(text []byte) {
 	c.speech.push(text[at:])
 }
 
-// hideLogprobs forgets the tokens that the parser has read.
+// hideLogprobs drops the tokens that the parser has read.
 func (c *choice) hideLogprobs() {
 	n := 0
 	for n < len(c.starts) && c.starts[n] < c.base {
@@ -210,8 +206,7 @@ func (c *choice) hideLogprobs() {
 	c.logprobs, c.starts = slices.Delete(c.logprobs, 0, n), slices.Delete(c.starts, 0, n)
 }
 
-// free is how much of the text can go out now: all but what may become a stop
-// string.
+// freeLength is how much of the text can be sent now: all but what may become a stop string.
 func (c *choice) free() int {
 	if c.done {
 		return len(c.text)
@@ -219,15 +214,14 @@ func (c *choice) free() int {
 	return len(c.text) - c.stop.held()
 }
 
-// drop forgets the first n bytes of the text.
+// dropText drops the first n bytes of the text.
 func (c *choice) drop(n int) {
 	c.base += n
 	c.text = c.text[:copy(c.text, c.text[n:])]
 }
 
-// take returns the text that can go out now, all of it once the choice is done,
-// and the log-probabilities of the tokens that it came from. Both are valid until
-// the next push, and taken for good by sent.
+// pendingText returns the text that can be sent now, all of it once the choice is done, and the
+// log-probabilities of its tokens. Both are valid until the next pushToken; markSent consumes them.
 func (c *choice) take() (text []byte, logprobs []api.Logprob) {
 	n, m := c.free(), len(c.logprobs)
 	if !c.done {
@@ -239,7 +233,7 @@ func (c *choice) take() (text []byte, logprobs []api.Logprob) {
 	return c.text[:n], c.logprobs[:m:m]
 }
 
-// sent drops what the last take returned, of which text had n bytes.
+// markSent drops what the last pendingText returned, whose text had n bytes.
 func (c *choice) sent(n int) {
 	c.drop(n)
 	c.speech.sent()

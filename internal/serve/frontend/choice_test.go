@@ -13,9 +13,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestChoice compares a choice that is fed token by token, in random portions,
-// with a naive twin that looks at the whole text at once: the text, where it
-// ends, and which tokens have log-probabilities and at which offsets.
+// TestChoice compares a choice that is fed token by token, in random portions, with a naive twin that
+// sees the whole text at once: the text, where it ends, and which tokens have log-probabilities and at
+// which offsets.
 func TestChoice(t *testing.T) {
 	pieces := []string{"a", "b", "ab", "é", "😀", "\xff", "\xe2\x80", " ", "END", "E"}
 	stopped := 0
@@ -89,7 +89,7 @@ func (o *outcome) add(lp api.Logprob) {
 	o.logprobs += string(rune('0'+int(lp.Logprob)%10)) + "@" + string(rune('a'+lp.Offset)) + " "
 }
 
-// naiveChoice decodes ever longer prefixes from scratch.
+// naiveChoice decodes ever longer prefixes from the start.
 func naiveChoice(tokens []kv.Token, stops []string, r *textRules) outcome {
 	decode := func(n int, flush bool) string {
 		d := byteTokenizer{}.NewDecoder(prep.DecodeOptions{})
@@ -113,7 +113,7 @@ func naiveChoice(tokens []kv.Token, stops []string, r *textRules) outcome {
 		}
 		return o
 	}
-	// What is decoded before token minTokens is beyond the reach of stop strings.
+	// Stop strings do not match text decoded before token minTokens.
 	blind := 0
 	if r.minTokens > 1 {
 		blind = len(decode(min(r.minTokens-1, len(tokens)), false))

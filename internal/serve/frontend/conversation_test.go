@@ -14,9 +14,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestConversationOfAnEngine: content parts reach the template by the rule of the engine that the model's
-// card names, and an engine that makes prompts itself as they are; but for Penstock's own, which took texts
-// as one before they took parts.
+// TestConversationOfAnEngine: content parts reach the template by the rule of the card's engine, and
+// reach an engine that makes prompts unchanged, except Penstock's own, whose earlier versions took the
+// texts of a message as one.
 func TestConversationOfAnEngine(t *testing.T) {
 	q := &api.Request{Endpoint: api.Chat, Messages: []api.Message{
 		{Role: "system", Content: "s"},
@@ -50,13 +50,13 @@ func TestConversationOfAnEngine(t *testing.T) {
 	}
 }
 
-// systemFirst is a template in the style of Qwen's: the system's message comes first, and a role that it
-// does not know is not shown.
+// systemFirst is a template in the style of Qwen's: the system message comes first, and messages of
+// unknown roles are not shown.
 const systemFirst = "{% for m in messages %}{% if m.role == 'system' %}{% if not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}" +
 	"<S>{{ m.content }}{% elif m.role == 'user' %}<U>{{ m.content }}{% elif m.role == 'assistant' %}<A>{{ m.content }}{% endif %}{% endfor %}"
 
-// TestDevelopersOfBothDialects: what a developer says, and the instructions of /v1/responses, are shown to a
-// template that does not know the role.
+// TestDevelopersOfBothDialects: developer messages, and the instructions of /v1/responses, are shown to
+// a template without that role.
 func TestDevelopersOfBothDialects(t *testing.T) {
 	dir := t.TempDir()
 	tokenizer, config := token.BuiltinFiles()

@@ -9,10 +9,9 @@ import (
 	"penstock/internal/obs"
 )
 
-// counted is the encoder in this process. Making a prompt takes several times the
-// memory of what it is made from, so that requests share what there is for it and wait
-// for each other where they are large: a client that sends many at once makes
-// itself wait, not the process grow.
+// boundedEncoder encodes prompts in this process. Making a prompt takes several times the memory of its
+// input, so requests share a memory budget and wait for each other: a client that sends many large ones
+// makes itself wait and does not make the process grow.
 type counted struct {
 	local  prep.Local
 	room   *bounded.Memory
@@ -21,9 +20,9 @@ type counted struct {
 
 var _ prep.Encoder = counted{}
 
-// promptCost is the memory that a byte of a conversation takes while its prompt is
-// made: the values that a template sees (up to 8 bytes), the text (2), the tokens (4,
-// and as much while their array grows).
+// promptCost is the memory in bytes that one byte of a conversation takes while its prompt is made: the
+// values that a template sees (up to 8 bytes), the text (2), the tokens (4, and as much while their
+// array grows).
 const promptCost = 18
 
 // chatCost is the memory that making the prompt of a conversation takes, in bytes.
@@ -53,7 +52,7 @@ func (c counted) EncodeChat(ctx context.Context, chat *prep.Chat) (prep.Prompt, 
 	return prompt, err
 }
 
-// encode returns the tokens of a conversation, which take so much memory to make.
+// encodeChat returns the tokens of a conversation; making them takes cost bytes.
 func (c counted) encode(ctx context.Context, chat *prep.Chat, cost int) ([]kv.Token, error) {
 	reserved, err := c.room.Wait(ctx, int64(cost))
 	if err != nil {

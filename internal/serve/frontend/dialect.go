@@ -9,24 +9,23 @@ import (
 	"penstock/internal/edge/openai/responses"
 )
 
-// dialect is an API that a generation endpoint speaks.
+// apiDialect is the API of a generation endpoint.
 type dialect struct {
 	endpoint api.Endpoint
-	// decode reads a request, and returns with it what makes the writer of its
-	// answer.
+	// decode reads a request, and returns with it the factory of its answer's writer.
 	decode func(body []byte) (*api.Request, newWriter, error)
-	// idHeader is where its clients look for the request's id besides x-request-id;
-	// "" if nowhere.
+	// idHeader is the header in which its clients expect the request id in addition to x-request-id; ""
+	// if in none.
 	idHeader string
-	// refuse writes an error as a whole response, and broke appends the event that ends the
-	// broken stream of a request's answer.
+	// refuse writes an error as a whole response. appendError appends the event that ends the broken
+	// stream of a request's answer.
 	refuse func(http.ResponseWriter, error)
 	broke  func(dst []byte, id string, err error) []byte
-	// path is that of its requests.
+	// path is the path of its requests.
 	path string
 }
 
-// name gives a response the id of its request, for all clients and for those of d.
+// setRequestID sets the id headers of a response, the common one and d's own.
 func (d *dialect) name(w http.ResponseWriter, id string) {
 	w.Header().Set("X-Request-Id", id)
 	if d.idHeader != "" {
@@ -34,8 +33,8 @@ func (d *dialect) name(w http.ResponseWriter, id string) {
 	}
 }
 
-// newWriter makes the writer of one answer. The head's Fingerprint is set before
-// the writer's first chunk.
+// writerFactory makes the writer of one answer. The head's Fingerprint is set before the writer's first
+// chunk.
 type newWriter func(*api.Head) api.Writer
 
 // openAI is the API of chat and text completions.
@@ -55,7 +54,7 @@ func openAI(endpoint api.Endpoint) dialect {
 	}
 }
 
-// responsesAPI is OpenAI's other API of conversations.
+// responsesAPI is OpenAI's Responses API.
 func responsesAPI() dialect {
 	return dialect{
 		endpoint: api.Responses,
@@ -72,7 +71,7 @@ func responsesAPI() dialect {
 	}
 }
 
-// messagesAPI is Anthropic's.
+// messagesAPI is Anthropic's Messages API.
 func messagesAPI() dialect {
 	return dialect{
 		endpoint: api.Messages,

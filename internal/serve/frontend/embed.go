@@ -13,12 +13,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// atOnce bounds the parts of one request that are with workers at one time, so that
-// a request of thousands leaves room in their queues.
+// maxParallel bounds the parts of one request that are with workers at one time, so that a request with
+// thousands of parts leaves room in their queues.
 const atOnce = 16
 
-// embed answers a request for embeddings, or returns why not. Each input is a
-// task of its own, with its own routing decision.
+// serveEmbeddings answers a request for embeddings, or returns why not. Each input is a task of its
+// own, with its own routing decision.
 func (c *call) embed() error {
 	if err := c.admit(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c *call) embed() error {
 	return c.answer.whole(append(openai.AppendEmbeddings(nil, &answer), '\n'))
 }
 
-// embeddings returns a task for each input.
+// embeddingTasks returns a task for each input.
 func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsRequest) ([]*embedding, error) {
 	pin, err := pinned(c.r.Header, api.RequestExt{})
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsR
 	return all, nil
 }
 
-// embeds checks that the model can take an input of so many tokens.
+// checkEmbeddingLength checks that the model can take an input of n tokens.
 func (m *model) embeds(param string, n int) error {
 	switch {
 	case n == 0:

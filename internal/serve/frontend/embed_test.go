@@ -17,8 +17,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// embed answers with a vector that tells the prompt: its length, its first token
-// and its last.
+// embed answers with a vector that identifies the prompt: its length, its first token and its last.
 func (s *script) embed(ctx context.Context, body []byte, send func([]byte) error) error {
 	var req engine.EmbedRequest
 	if err := engine.DecodeEmbedRequest(body, &req); err != nil {
@@ -67,7 +66,7 @@ func (s *script) embedded() []engine.EmbedRequest {
 
 func embeds(c *engine.Card) { c.Embeddings = true }
 
-// vectors is an answer's vectors in order, and its usage.
+// vectors are an answer's vectors in order, and its usage.
 type vectors struct {
 	Data []struct {
 		Index     int
@@ -138,7 +137,7 @@ func TestEmbeddings(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsMany keeps the order of many inputs and bounds those at work.
+// TestEmbeddingsMany: many inputs keep their order, and the concurrent ones are bounded.
 func TestEmbeddingsMany(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		most := 0
@@ -198,8 +197,8 @@ func TestEmbeddingsRefused(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsMove: a worker that fails is left for another, one that cannot is
-// not asked.
+// TestEmbeddingsMove: a failed worker is replaced by another, and a worker without embeddings is not
+// asked.
 func TestEmbeddingsMove(t *testing.T) {
 	inWorld(t, Config{StallTimeout: 10 * time.Second}, func(t *testing.T, w *world) {
 		cannot, fails, stalls, early, good := &script{}, &script{refuse: fault.New(fault.Unavailable, "dead")}, &script{mute: true}, &script{endEarly: true}, &script{}
@@ -230,7 +229,7 @@ func TestEmbeddingsMove(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsBroken: what is no embedding is a defect and not tried again.
+// TestEmbeddingsBroken: an invalid embedding is a defect and not retried.
 func TestEmbeddingsBroken(t *testing.T) {
 	vector := func(v ...float32) []byte {
 		return engine.AppendEmbedding(nil, &engine.Embedding{Attempt: 1, Vector: v})
@@ -278,7 +277,7 @@ func TestEmbeddingsOneFails(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsLengths: vectors of different lengths are no answer.
+// TestEmbeddingsLengths: vectors of different lengths are an error.
 func TestEmbeddingsLengths(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{endEarly: true, raw: [][]byte{engine.AppendEmbedding(nil, &engine.Embedding{Attempt: 1, Vector: []float32{1}})}}
@@ -292,7 +291,7 @@ func TestEmbeddingsLengths(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsClientLeaves: every call ends, and so do those not begun.
+// TestEmbeddingsClientLeaves: every call ends, and further ones are not started.
 func TestEmbeddingsClientLeaves(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{mute: true}

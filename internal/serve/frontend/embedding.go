@@ -11,27 +11,26 @@ import (
 	"penstock/internal/engine"
 )
 
-// embedding is one input of a request for embeddings on its way through workers.
-// It belongs to one goroutine.
+// embeddingTask is one input of an embeddings request, dispatched to workers. One goroutine uses it.
 type embedding struct {
 	f       *Frontend
-	model   *model // as it was when the request came; each attempt looks again
+	model   *model // at the request's arrival; each attempt looks up the current one
 	index   int    // of the input
 	request engine.EmbedRequest
 	route   route.Request
 
 	decision route.Decision // of the last attempt
 	tried    []api.Attempt
-	answer   engine.Embedding // its Vector is nil until it has come
+	answer   engine.Embedding // its Vector is nil until it has arrived
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (e *embedding) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (e *embedding) Kind() string { return attempt.NewRequest }
 
-// Choose implements attempt.Task.
+// ChooseWorker implements dispatch.Task.
 func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := e.f.catalog.current(e.model)
 	req := e.route
@@ -39,8 +38,8 @@ func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 	return attempt.Route(ctx, e.f.decides, &req, nil, slices.Concat(m.unfit, m.withoutEmbeddings(), failed))
 }
 
-// Try makes one attempt. It holds its reservation until the vector has come: an
-// input is all prefill.
+// RunAttempt makes one attempt. It holds its reservation until the vector has arrived: an input is all
+// prefill.
 func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer attempt.Hold(e.f.deps.Router, e.route.ID, number)()
 	e.decision, e.request.Attempt = d, number
@@ -51,7 +50,7 @@ func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) er
 		return e.answer.Take(frame, number)
 	})
 	if e.answer.Vector != nil {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }

@@ -11,18 +11,17 @@ import (
 	"penstock/internal/edge/readiness"
 )
 
-// endpoint is a path of the frontend's own, with what /openapi.json says of it.
+// apiEndpoint is a path which the frontend itself serves, with its description for /openapi.json.
 type endpoint struct {
 	pattern string // of ServeMux
 	handler http.Handler
-	// audience is who may use it while keys are in force, and refuse how the others
-	// are told.
+	// audience says which clients may use it while keys are in force. refuse answers the others.
 	audience audience
 	refuse   func(http.ResponseWriter, error)
 	openai.Operation
 }
 
-// methods are those that the path takes: HEAD comes with GET.
+// allowedMethods are the methods of the path: GET implies HEAD.
 func (e *endpoint) methods() []string {
 	if e.Method == "get" {
 		return []string{http.MethodGet, http.MethodHead}
@@ -30,7 +29,7 @@ func (e *endpoint) methods() []string {
 	return []string{strings.ToUpper(e.Method)}
 }
 
-// endpoints is the one table of what the frontend serves itself.
+// endpointTable is the table of all that the frontend itself serves.
 func (f *Frontend) endpoints() []endpoint {
 	const get, post, anyJSON = "get", "post", "application/json"
 	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) endpoint {
@@ -79,8 +78,7 @@ func (f *Frontend) endpoints() []endpoint {
 	return table
 }
 
-// openAPI describes the frontend's own endpoints; what is mounted beside them
-// has documents of its own.
+// serveOpenAPI describes the frontend's own endpoints; mounted handlers have documents of their own.
 func (f *Frontend) openAPI(w http.ResponseWriter, _ *http.Request) {
 	table := f.endpoints()
 	ops := make([]openai.Operation, len(table))

@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// envelope is what is read of a request that an engine takes as it is: what decides where
-// it goes. The rest is only checked to be JSON.
+// requestPeek is the part that is read of a passthrough request: what decides its routing. The rest is
+// only checked to be JSON.
 type envelope struct {
 	model  string
 	stream bool
@@ -18,13 +18,13 @@ type envelope struct {
 	// greedy and extSalt are greed_sampling and cache_salt of nvext.
 	greedy  bool
 	extSalt string
-	// prompt is a request to the same endpoint with the fields alone that its prompt is made
-	// of, so that fields which only the engine knows are no reason not to know the prompt; nil if
-	// the whole request is needed.
+	// prompt is a request to the same endpoint with only the fields that determine its prompt, so that
+	// fields which only the engine knows do not prevent tokenizing it; nil if the whole request is
+	// needed.
 	prompt []byte
 }
 
-// promptFields are the fields of a request that its prompt is made of.
+// promptFields are the fields of a request that determine its prompt.
 func promptFields(e api.Endpoint) []string {
 	switch e {
 	case api.Chat:
@@ -35,7 +35,7 @@ func promptFields(e api.Endpoint) []string {
 	return nil
 }
 
-// openEnvelope reads the top level of a request, with the fields that its prompt is made of.
+// peekRequest reads the top level of a request, and fields, which determine its prompt.
 func openEnvelope(body []byte, fields []string) (*envelope, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
@@ -77,7 +77,7 @@ func openEnvelope(body []byte, fields []string) (*envelope, error) {
 	return e, e.extend(ext)
 }
 
-// keep adds a field to the request that the prompt is made of.
+// keepField adds a field to the request that determines the prompt.
 func (e *envelope) keep(key string, raw []byte) {
 	opening := byte(',')
 	if e.prompt == nil {
@@ -87,7 +87,7 @@ func (e *envelope) keep(key string, raw []byte) {
 	e.prompt = append(e.prompt, raw...)
 }
 
-// extend reads what nvext says, as in a request to completions.
+// decodeExtension reads nvext, as in a completion request.
 func (e *envelope) extend(ext []byte) error {
 	if ext == nil {
 		return nil

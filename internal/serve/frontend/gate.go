@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the handlers inside so that the end can wait for them, and lets
-// none in after that: a server that is closed may still start one. Once the
-// frontend is leaving, no connection outlives the answer that began after that.
+// requestGate counts the running handlers so that close can wait for them, and rejects new ones after
+// that: a closed server may still start one. Once the frontend is leaving, each answer that starts
+// closes its connection.
 type gate struct {
 	inner   http.Handler
 	leaving *atomic.Bool
@@ -19,8 +19,8 @@ type gate struct {
 	}
 }
 
-// ServeHTTP passes the request on while the gate is open. Behind a closed gate
-// the connection is gone already, so there is nobody to answer.
+// ServeHTTP passes the request on while the gate is open. After close the connection is already closed,
+// so there is no answer.
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.enter() {
 		return
@@ -42,7 +42,7 @@ func (g *gate) enter() bool {
 	return true
 }
 
-// close lets nobody in any more and waits until nobody is inside.
+// close rejects new requests and waits for the running ones.
 func (g *gate) close() {
 	g.mu.Lock()
 	g.mu.closed = true

@@ -15,15 +15,15 @@ import (
 	"penstock/internal/edge/keys"
 )
 
-// retrySoon is what a client that was refused for load is told to wait.
+// retrySoon is the Retry-After of requests refused because of load.
 const retrySoon = time.Second
 
-// generate serves the generation endpoint of a dialect.
+// serveGeneration serves the generation endpoint of a dialect.
 func (f *Frontend) generate(d dialect) http.HandlerFunc {
 	return f.answering(d, func(c *call) error { return c.serve(d) })
 }
 
-// answering keeps the books of the calls to an endpoint around what serves them.
+// withAccounting wraps serve with the accounting of calls to an endpoint.
 func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
@@ -50,26 +50,26 @@ func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFun
 	}
 }
 
-// call is one request to a model.
+// apiCall is one request to a model.
 type call struct {
 	f        *Frontend
 	r        *http.Request
 	id       string
 	endpoint api.Endpoint
 	started  time.Time
-	model    string // "" until it is known to exist
+	model    string // "" until the model is known to exist
 	metrics  *modelMetrics
 	answer   *answer
-	held     int64 // of the memory of bodies, in bytes
-	status   int   // of the answer, if it is another than its outcome's
+	held     int64 // of the body budget, in bytes
+	status   int   // of the answer, if it differs from the outcome's
 
-	leases []func() // of what its prompts' media hold
+	leases []func() // releases of the prompts' media
 
-	visit   *visit       // nil if nothing remembers visits
-	entered *keys.Client // that is to leave; nil if none
+	visit   *visit       // nil if requests are not recorded
+	entered *keys.Client // to be left at the end; nil if none
 }
 
-// serve answers a generation request, or returns why not.
+// serveGeneration answers a generation request, or returns why not.
 func (c *call) serve(d dialect) error {
 	if err := c.admit(); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (c *call) serve(d dialect) error {
 	return err
 }
 
-// decode reads the request. One that is passed on as it is is no more than looked at; spare says that it is that only
-// if there is no better way.
+// decodeRequest reads the request. It only peeks at a passthrough request. spare says that p is only the
+// fallback if the request cannot be served from tokens.
 func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, spare bool, err error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
 	req, err = decoded(c, func(body []byte) (q *api.Request, err error) {
@@ -138,8 +138,8 @@ func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer
 	return req, writer, p, spare, err
 }
 
-// preprocess makes the prompts of the request and plans what is done with them. spare is the request as one that
-// could be passed on; nil if it could not.
+// planGenerations makes the prompts of the request and plans their generations. spare is the request as a
+// passthrough; nil if it cannot be passed through.
 func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare *passing) ([]*generation, error) {
 	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
 	p := &planner{call: c, req: req, model: m, spare: spare}
@@ -156,8 +156,8 @@ func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare
 	return gens, err
 }
 
-// context is that of the request, bounded by RequestTimeout. It knows the
-// request's id: encoders are shared by requests.
+// requestContext returns the request's context, bounded by RequestTimeout. It carries the request's id,
+// because encoders are shared by requests.
 func (c *call) context() (context.Context, context.CancelFunc) {
 	ctx := context.WithValue(c.r.Context(), idKey{}, c.id)
 	limit := c.f.cfg.RequestTimeout
@@ -168,7 +168,7 @@ func (c *call) context() (context.Context, context.CancelFunc) {
 		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 
-// admit refuses what there is no room for. The request is counted already.
+// checkCapacity refuses a request when draining or full. The request is already counted.
 func (f *Frontend) admit() error {
 	switch {
 	case f.draining.Load():
@@ -181,8 +181,8 @@ func (f *Frontend) admit() error {
 	return nil
 }
 
-// generateAll runs the generations, side by side if there are several, until all
-// are complete or one has failed.
+// generateAll runs the generations, concurrently if there are several, until all are complete or one
+// has failed.
 func (c *call) generateAll(ctx context.Context, gens []*generation) error {
 	if len(gens) == 1 {
 		gens[0].emit = c.answer.take
@@ -220,15 +220,14 @@ func (c *call) generateAll(ctx context.Context, gens []*generation) error {
 	return first
 }
 
-// relayed is an event on its way to the one goroutine that writes the answer.
+// emittedEvent is an event sent to the one goroutine that writes the answer.
 type relayed struct {
 	event *event
 	ack   chan<- error // has room for the result
 }
 
-// total returns the usage of the whole request and counts it, also of requests
-// that fail or whose client goes: the tokens were computed. Prompts that got none
-// are not in it.
+// countTokens returns and counts the usage of the whole request, also if it failed or its client
+// disconnected: the tokens were computed. It leaves out prompts that got no tokens.
 func (c *call) total(gens []*generation) api.TokenCounts {
 	var sum api.TokenCounts
 	cached := 0 // as far as it is known
@@ -249,8 +248,7 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 	return sum
 }
 
-// account keeps the books of a request that is over, and logs what an operator
-// should know of it.
+// recordOutcome counts a finished request, and logs failures that operators should know.
 func (c *call) account(err error) {
 	status := cmp.Or(c.status, http.StatusOK)
 	if err != nil {
@@ -261,7 +259,7 @@ func (c *call) account(err error) {
 	m.duration.WithLabelValues(c.endpoint.String()).Observe(time.Since(c.started).Seconds())
 	code := fault.Of(err)
 	if status < http.StatusInternalServerError || code == fault.Unimplemented {
-		return // the client's affair
+		return // the client's error
 	}
 	args := []any{
 		"request", c.id, "endpoint", c.endpoint.String(), "model", c.model, "status", status,

@@ -16,16 +16,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// generation is one prompt of a request on its way through workers. It belongs
-// to one goroutine.
+// generationTask is one prompt of a request, dispatched to workers. One goroutine uses it.
 type generation struct {
 	f       *Frontend
-	model   *model // as it was when the request came; each attempt looks again
+	model   *model // at the request's arrival; each attempt looks up the current one
 	index   int    // of the prompt
 	started time.Time
 	emit    func(*event) error
 
-	request engine.Request // of the attempt in progress
+	request engine.Request // of the current attempt
 	route   route.Request
 	rules   textRules
 	// guideParam is the client's field that the guide was made from.
@@ -37,15 +36,15 @@ type generation struct {
 
 	counts    api.TokenCounts
 	cachedBy  uint32 // the attempt whose cached tokens count: the first with tokens; 0 before
-	numerics  string // that the first token came from
+	numerics  string // of the worker of the first token
 	lastToken []time.Time
 
-	// Of the attempt in progress.
+	// State of the current attempt.
 	decision route.Decision
 	computes string // the worker's numerics
 	accepted bool
 	cached   engine.CachedReport
-	grown    int // tokens that the router was not told of
+	grown    int // tokens not yet reported to the router
 	delta    engine.Delta
 	chunks   []api.Chunk
 	event    event // the one being emitted
@@ -54,17 +53,16 @@ type generation struct {
 	interToken prometheus.Observer
 }
 
-// event is what a generation tells the answer that it is part of. It is valid
-// during the call only.
+// generationEvent is what a generation reports to its answer. It is valid only during the call.
 type event struct {
 	kind     eventKind
 	prompt   int
 	attempt  uint32
 	decision route.Decision
 	numerics string // of the decision's worker
-	inexact  bool   // they are not those that the tokens before came from
+	inexact  bool   // they differ from the numerics of the earlier tokens
 	tokens   int    // of the prompt
-	cached   int    // of those, as reported
+	cached   int    // the cached part of them, as reported
 	chunks   []api.Chunk
 }
 
@@ -72,26 +70,26 @@ type eventKind uint8
 
 const (
 	routed   eventKind = iota // an attempt goes to decision's worker
-	accepted                  // the worker took it
-	reported                  // the worker said what it had cached
+	accepted                  // the worker accepted it
+	reported                  // the worker reported its cached tokens
 	output                    // chunks continue the answer
 )
 
-// run makes attempts until the generation is complete, ctx ends, or an attempt
-// fails that no other worker can make good.
+// run makes attempts until the generation is complete, ctx ends, or an attempt fails in a way that no
+// other worker can repair.
 func (g *generation) run(ctx context.Context) error {
 	return g.unguided(g.f.attempts(ctx, g, g.route.Pin.ID != 0))
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (g *generation) Tokens() int { return g.counts.Completion }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 
-// Choose asks the router for a worker that has not failed this prompt. Once
-// tokens are out, a worker of the same numerics is preferred: only it goes on bit
-// for bit. Another is better than none, and the answer says so.
+// ChooseWorker asks the router for a worker that has not failed this prompt. Once tokens are sent it
+// prefers a worker of the same numerics, because only that one continues bit for bit. If it takes
+// another one, the answer says so.
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.f.catalog.current(g.model)
 	req := g.route
@@ -110,8 +108,8 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	return attempt.Route(ctx, g.f.decides, &req, strange, excluded)
 }
 
-// ended returns why a request's context ended: the cause that the frontend gave,
-// or that the client went away.
+// contextError returns why a request's context ended: the cause that the frontend gave, or that the
+// client disconnected.
 func ended(ctx context.Context) error {
 	var f *fault.Error
 	if errors.As(context.Cause(ctx), &f) {

@@ -10,17 +10,17 @@ import (
 	"penstock/internal/edge/keys"
 )
 
-// audience is who may use a path while keys are in force.
+// audience says which clients may use a path while keys are in force.
 type audience uint8
 
 const (
-	users    audience = iota // who has a key
-	admins                   // whose key says admin
-	everyone                 // no key is asked for: what probes ask
+	users    audience = iota // clients with a key
+	admins                   // clients with an admin key
+	everyone                 // no key needed, for probes
 )
 
-// guard lets through who may use a path. refuse writes an error as the path's
-// clients read it. Without keys everybody may everything.
+// requireKey admits the clients in the audience. refuse writes an error in the path's API. Without keys
+// every client is admitted.
 func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), inner http.Handler) http.Handler {
 	if f.deps.Keys == nil || who == everyone {
 		return inner
@@ -46,8 +46,8 @@ func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), 
 	})
 }
 
-// admit lets a request to a model in, until leave: there must be room for it, and
-// its key must not be over a limit.
+// admitRequest admits a request to a model until leave: there must be capacity, and its key must be within its
+// limits.
 func (c *call) admit() error {
 	if err := c.f.admit(); err != nil {
 		return err
@@ -75,7 +75,7 @@ func overLimit(k *keys.Key, over limit.Kind, wait time.Duration) string {
 	return "the key " + k.Name + " has used up " + what + " (" + over.String() + "): try again in " + wait.Round(time.Second).String()
 }
 
-// client is whose key the call came with; nil without keys.
+// keyClient is the client of the call's key; nil without keys.
 func (c *call) client() *keys.Client {
 	if c.visit == nil {
 		return nil
@@ -83,22 +83,22 @@ func (c *call) client() *keys.Client {
 	return c.visit.client
 }
 
-// leave ends what admit began.
+// leaveKey ends what admit started.
 func (c *call) leave() {
 	if c.entered != nil {
 		c.entered.Leave()
 	}
 }
 
-// spend counts tokens on the account of the call's key.
+// spendTokens counts tokens against the call's key.
 func (c *call) spend(prompt, output int) {
 	if client := c.client(); client != nil {
 		client.Spend(prompt, output)
 	}
 }
 
-// allowed returns err, the outcome of looking a model up, unless the call's key is for
-// other models: then it says no more than that, whether there is such a model or not.
+// checkAllowed returns err, the outcome of looking a model up, unless the call's key does not allow the
+// model: then the error does not reveal whether the model exists.
 func (c *call) allowed(asked string, m *model, err error) error {
 	client := c.client()
 	if client == nil || client.Key().Models == nil {
@@ -114,7 +114,7 @@ func (c *call) allowed(asked string, m *model, err error) error {
 	return notForKey(asked, client)
 }
 
-// notForKey is the error of a model that a key may not ask for, or that is not there.
+// notForKey is the error of a model that a key does not allow, or that does not exist.
 func notForKey(asked string, client *keys.Client) error {
 	return fault.New(fault.NotFound, "there is no model '%s' for the key %s: GET /v1/models lists those that there are", short(asked), client.Key().Name)
 }

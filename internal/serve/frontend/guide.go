@@ -14,9 +14,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// guide returns the schema that the answers to the request must match; nil if they
-// are free. It is refused by the name of the field that asked if no engine of the
-// model can keep to it.
+// guideOf returns the schema that the answers to the request must match; nil if they are free. If no
+// engine of the model supports structured output, the error names the field that asked for it.
 func (p *planner) guide() (*engine.Guide, error) {
 	q, param := p.req, p.guideParam()
 	var schema []byte
@@ -49,8 +48,8 @@ func (p *planner) guideParam() string {
 	return p.req.Format.Param
 }
 
-// unguided is an engine's refusal of the guide in the client's terms: engines know
-// one name for what it was made from.
+// clientGuideError translates an engine's refusal of the guide: engines have one name for it, whichever
+// client field it was made from.
 func (g *generation) unguided(err error) error {
 	f := api.Fault(err)
 	if g.request.Guide == nil || f.Param != engine.GuideParam || f.Param == g.guideParam {
@@ -61,8 +60,8 @@ func (g *generation) unguided(err error) error {
 	return &told
 }
 
-// callsSchema is the schema of an answer that is nothing but calls: an object of
-// name and arguments, or an array of such objects if there may be several.
+// callsSchema is the schema of an answer that consists only of calls: an object of name and arguments,
+// or an array of such objects if there may be several.
 func callsSchema(q *api.Request) []byte {
 	tools := q.Tools
 	if q.ToolChoice.Mode == api.ToolNamed {
@@ -97,8 +96,8 @@ func callsSchema(q *api.Request) []byte {
 	return []byte(schema)
 }
 
-// objects returns the schema of a function's arguments as one of objects, which
-// arguments are though many schemas do not say so: {} allows anything.
+// requireObject returns a schema of a function's arguments with type object if it gives no type:
+// arguments are objects, but {} allows anything.
 func objects(schema []byte) []byte {
 	var keys map[string]json.RawMessage
 	if json.Unmarshal(schema, &keys) != nil {
@@ -116,18 +115,18 @@ func objects(schema []byte) []byte {
 	return append(out, bytes.TrimSpace(schema)[1:]...)
 }
 
-// rebased returns a schema whose references to itself hold where it stands in
-// another, at the JSON pointer root. Everything else stays as the client wrote it,
-// since the order of properties is that of the answer.
+// rebaseRefs returns a schema whose references to itself hold inside another schema, at the JSON
+// pointer root. Everything else stays as the client wrote it, because the order of properties
+// determines the order in the answer.
 func rebased(schema []byte, root string) []byte {
 	var out []byte
 	d := json.NewDecoder(bytes.NewReader(schema))
-	open := []bracket{{inside: ofSchema}} // each bracket that is open
+	open := []bracket{{inside: ofSchema}} // each open bracket
 	copied := 0                           // of schema
 	for {
 		before := d.InputOffset()
 		token, err := d.Token()
-		if err != nil { // the end: what comes here is JSON
+		if err != nil { // the end: the schema is valid JSON
 			return append(out, schema[copied:]...)
 		}
 		in := &open[len(open)-1]
@@ -156,23 +155,23 @@ func rebased(schema []byte, root string) []byte {
 	}
 }
 
-// bracket is an array or an object of a JSON Schema that is being read.
+// schemaBracket is an open array or object of a JSON Schema.
 type bracket struct {
 	object bool
 	inside content
 	key    string // read, and its value not yet; "" if none
 }
 
-// content is what the members of a bracket are.
+// schemaContext says what the members of a bracket are.
 type content uint8
 
 const (
 	ofSchema content = iota // keywords, or schemas in an array
 	ofNames                 // schemas by names that the client chose
-	ofValues                // what says nothing about itself, such as an enum's
+	ofValues                // data, such as the values of an enum
 )
 
-// member is what is in the value of the key that was read.
+// memberContext is the context of the value of the key that was read.
 func (b *bracket) member() content {
 	switch {
 	case b.inside == ofNames:

@@ -6,15 +6,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// manner is how a model writes what is not plain text: the names that package
-// parse has for the format of its calls and the style of its reasoning, "" for
-// none. doubt is why tools is "" though the model seems to write calls.
+// outputFormat is how a model writes what is not plain text: package parse's names for the format of
+// its calls and the style of its reasoning, "" for none. doubt is why tools is "" although the model
+// seems to write calls.
 type manner struct{ tools, reasoning, doubt string }
 
-// noParser is what a card says for "this model has none, whatever it looks like".
+// noParser is a card's value for a model which has none, whatever detection finds.
 const noParser = "none"
 
-// mannerOf returns what the card says of a model, else what can be found out.
+// outputFormatOf returns the format that the card names, else the detected one.
 func mannerOf(card *engine.Card, p *prep.Pipeline) manner {
 	d := parse.Detect(parse.Model{
 		Name:     card.Name,
@@ -42,7 +42,7 @@ func mannerOf(card *engine.Card, p *prep.Pipeline) manner {
 	return m
 }
 
-// check reports a name that nobody knows, or two that exclude each other.
+// check reports an unknown name, or two that exclude each other.
 func (m manner) check() error {
 	_, err := parse.Compile(parse.Config{Tools: m.tools, Reasoning: m.reasoning})
 	return err

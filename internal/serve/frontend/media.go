@@ -20,15 +20,15 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Media finds out what the media of requests are, for each model in its way.
+// MediaSource provides resolvers of the media of requests.
 type Media interface {
 	For(resolve.Way) prep.Resolver
-	// Check refuses a conversation with URLs that may not be fetched, before it goes to an engine that
-	// fetches them.
+	// CheckURLs refuses a conversation with URLs that may not be fetched, before it goes to an engine
+	// which fetches them.
 	Check(*prep.Chat) error
 }
 
-// resolver returns what resolves the media of a model; nil if nothing does.
+// mediaResolver returns the resolver of a model's media; nil if there is none.
 func (f *Frontend) resolver(m *model) prep.Resolver {
 	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
 		return nil
@@ -40,7 +40,7 @@ func (f *Frontend) resolver(m *model) prep.Resolver {
 	return timed{r, f.metrics}
 }
 
-// ResolverOf returns what resolves the media of the model of a card.
+// ResolverForCard returns the media resolver for the model of a card.
 func ResolverOf(source Media, card *engine.Card) prep.Resolver {
 	if !card.Attaches && card.MediaKeys == "" {
 		return untold{}
@@ -59,8 +59,8 @@ func ResolverOf(source Media, card *engine.Card) prep.Resolver {
 	return r
 }
 
-// miscounted is the resolver of a model of whose media some kinds are counted otherwise by its engines:
-// where such media would stand in a prompt is not known.
+// miscountingResolver is the resolver of a model whose engines count some kinds of media differently:
+// the position of such media in a prompt is unknown.
 type miscounted struct {
 	prep.Resolver
 	kinds []string
@@ -76,8 +76,8 @@ func (m miscounted) Resolve(ctx context.Context, c *prep.Chat, f *family.Family)
 	return m.Resolver.Resolve(ctx, c, f)
 }
 
-// untold is the resolver of models whose engines are not told who media are: their caches have other
-// names for them, so that nothing of them would be found.
+// unkeyedResolver is the resolver of models whose engines do not receive media keys: their caches name
+// media differently, so nothing in them could be found.
 type untold struct{}
 
 // Resolve implements prep.Resolver.
@@ -85,7 +85,7 @@ func (untold) Resolve(_ context.Context, c *prep.Chat, _ *family.Family) ([]medi
 	return nil, nil, prep.Undecided(media.HashForwardDisabled, c.Media[0].Part, "'%s' cannot be named to this model's engines", c.Media[0].Part)
 }
 
-// timed is a resolver whose time is measured.
+// timedResolver measures the time of a resolver.
 type timed struct {
 	prep.Resolver
 	metrics *metrics
@@ -107,7 +107,7 @@ func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 	return objects, release, err
 }
 
-// resolved counts the time that it took to find out what media are, or why not.
+// observeResolve records the time and the outcome of resolving media.
 func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
 	outcome := "resolved"
 	switch {
@@ -119,7 +119,7 @@ func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
 	m.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 }
 
-// sees refuses what a request shows that the model does not see.
+// checkMedia refuses media in a request which the model does not support.
 func (m *model) sees(q *api.Request) error {
 	if !q.HasMedia() {
 		if q.ProcessorArgs {
@@ -146,8 +146,8 @@ func (m *model) sees(q *api.Request) error {
 	return nil
 }
 
-// show puts what a message says and shows into the conversation. Who encodes here shows the
-// template what there is; an engine that does is told where it is.
+// appendParts adds the text and media of a message to the conversation. A local encoder shows
+// placeholders to the template (local is true); an engine that encodes gets the URLs.
 func show(chat *prep.Chat, i int, m *api.Message, here bool) {
 	if m.Parts == nil {
 		return
@@ -171,7 +171,7 @@ func show(chat *prep.Chat, i int, m *api.Message, here bool) {
 	chat.Messages[i].Content = ""
 }
 
-// owner is whose names of media a request's are: its salt's, and its key's if it has one.
+// mediaOwner is the namespace of a request's media names: its salt, and its key if it has one.
 func (c *call) owner(salt string) string {
 	if client := c.client(); client != nil {
 		return ownerOf(client.Key().Name, salt)
@@ -179,7 +179,7 @@ func (c *call) owner(salt string) string {
 	return ownerOf("", salt)
 }
 
-// ownerOf is empty if the request has neither: nobody's names are everybody's.
+// mediaOwnerOf is empty if the request has neither: such names are shared.
 func ownerOf(key, salt string) string {
 	if key == "" && salt == "" {
 		return ""
@@ -187,7 +187,7 @@ func ownerOf(key, salt string) string {
 	return key + "\x00" + salt
 }
 
-// borrow keeps what a prompt's media hold until the call is over.
+// keepMedia holds the prompt's media until the call ends.
 func (c *call) borrow(p *prep.Prompt) {
 	if p.Release != nil {
 		c.leases = append(c.leases, p.Release)
@@ -195,7 +195,7 @@ func (c *call) borrow(p *prep.Prompt) {
 	}
 }
 
-// giveBack ends what borrow began.
+// releaseMedia releases what keepMedia holds.
 func (c *call) giveBack() {
 	for _, release := range c.leases {
 		release()
@@ -203,7 +203,7 @@ func (c *call) giveBack() {
 	c.leases = nil
 }
 
-// shows counts what a request shows, and why it takes no part in the choice of a worker if so.
+// countMedia counts the media of a request, and the reason if the worker is chosen without them.
 func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
 	for _, part := range q.Media() {
 		c.metrics.media.WithLabelValues(part.Kind.String()).Inc()
@@ -217,8 +217,8 @@ func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
 		"request", c.id, "model", c.model, "reason", string(prompt.TextOnly), "part", prompt.Why.Param)
 }
 
-// unseen refuses a prompt without the media that the request shows, as an engine would have to
-// answer it that takes tokens.
+// requireMedia refuses a prompt whose media could not be resolved, because an engine that takes tokens
+// would answer without them.
 func unseen(ctx context.Context, p *prep.Prompt) error {
 	switch {
 	case p.TextOnly == media.NoReason:
@@ -229,9 +229,8 @@ func unseen(ctx context.Context, p *prep.Prompt) error {
 	return p.Why
 }
 
-// passesMedia returns the request as one that is passed on, if it shows media to a model whose
-// engines take them so; nil if it does not. The model sees them. spare says that there is a better
-// way: it is passed on only if that comes to nothing.
+// passMedia returns the request as a passthrough if it shows media to a model whose engines take them
+// that way; nil if not. The model supports the media. spare says that p is only a fallback.
 func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing, spare bool, err error) {
 	if !q.HasMedia() || q.Ext.Annotations.Query != api.NoQuery {
 		return nil, false, nil
@@ -244,7 +243,7 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 		return nil, false, err
 	}
 	looked := (m.card.Attaches || m.sights()) && !m.miscounts(q.Media())
-	if !looked { // else whoever looks at the media judges their URLs
+	if !looked { // otherwise the process that resolves the media checks their URLs
 		if err := c.f.fetchable(q); err != nil {
 			return nil, false, err
 		}
@@ -269,13 +268,14 @@ func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing,
 	return p, spare, err
 }
 
-// miscounts reports whether any of the media is of a kind of which the model's engines make other tokens than
-// are counted for them.
+// isMiscounted reports whether one of the media is of a kind which the model's engines count
+// differently from here.
 func (m *model) miscounts(shown []*api.Media) bool {
 	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
-// fetchable refuses URLs that nobody may fetch: the engine would, also where nobody here looks at what a request shows.
+// checkURLs refuses URLs that may not be fetched: the engine would fetch them, even if no process here
+// looks at the media.
 func (f *Frontend) fetchable(q *api.Request) error {
 	if f.deps.Media == nil {
 		return nil
@@ -287,18 +287,18 @@ func (f *Frontend) fetchable(q *api.Request) error {
 	return f.deps.Media.Check(c)
 }
 
-// ships reports whether a request with media goes to the model's engines with what the processor of one of them
-// made of those: prompts are made there, and not every choice has a copy of it on its way.
+// canShipFeatures reports whether a request with media can go to the model's engines with features made
+// by one engine's processor: prompts are made by the engines, and only one choice needs a copy.
 func (m *model) ships(q *api.Request) bool {
 	_, elsewhere := m.encoder.(*remote)
 	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.featureless()) < len(m.workers)
 }
 
-// errPass ends the planning of a request that is passed on instead.
+// errPass ends the planning of a request that is passed through instead.
 var errPass = errors.New("frontend: the media of the request go as their client sent them")
 
-// instead serves the request as one that is passed on, where err, with which the better way ended, says no more than
-// that its media do not go by that, or that nobody is left who takes them so; other errors are returned.
+// passInstead serves the request as a passthrough if err only says that its media cannot go with
+// tokens, or that no worker remains which takes them so; it returns other errors.
 func (p *passing) instead(ctx context.Context, err error) error {
 	var refused *fault.Error
 	switch {
@@ -313,7 +313,7 @@ func (p *passing) instead(ctx context.Context, err error) error {
 		p.c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
 			"request", p.c.id, "model", p.c.model, "error", err)
 	case p.ships && fault.Of(err) == fault.Unavailable && len(p.c.f.catalog.current(p.model).featureless()) > 0:
-		p.spent = p.prompt // those who take nothing that is processed may be there
+		p.spent = p.prompt // workers without support for features may remain
 	default:
 		return err
 	}
@@ -326,13 +326,13 @@ func (p *passing) instead(ctx context.Context, err error) error {
 	if !p.c.answer.committed {
 		p.c.answer.accepted = false
 	}
-	// Routers have heard of the attempts before by the request's own name.
+	// The router knows the earlier attempts by the request's own id.
 	p.route.ID += "/pass"
 	p.request.ID = p.route.ID
 	return p.begun(ctx)
 }
 
-// mediaTokens returns the prompt of a request that shows media, as far as it is of use.
+// mediaPrompt returns the prompt of a request with media, as far as it is needed.
 func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	mode := p.route.Override.Mode
 	if p.c.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
@@ -341,7 +341,8 @@ func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
 	return p.model.shown(ctx, p.shown)
 }
 
-// shown returns the prompt of a request that shows media and could be passed on, as far as it is of use.
+// promptOf returns the prompt of a request with media that could be passed through, as far as it is
+// needed.
 func (m *model) shown(ctx context.Context, q *api.Request) (prep.Prompt, error) {
 	all, err := m.prompts(ctx, q)
 	var refused *prep.Refused
@@ -350,13 +351,13 @@ func (m *model) shown(ctx context.Context, q *api.Request) (prep.Prompt, error) 
 	case err == nil:
 		return all[0], nil
 	case !errors.As(err, &refused) && errors.As(err, &f) && ctx.Err() == nil:
-		// The template cannot show them so; the engine may have another way.
+		// The template cannot show the media; the engine may have another way.
 		return prep.Prompt{TextOnly: media.PlaceholderMismatch, Why: f}, nil
 	}
 	return prep.Prompt{}, err
 }
 
-// keysOf are the objects of a request that is passed on: who they are, and nothing else.
+// keysOf returns the objects of a passthrough request with their keys and sizes only.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil
@@ -369,11 +370,12 @@ func keysOf(objects []media.Object) []media.Object {
 	return all
 }
 
-// maxTensors bounds what was decoded and goes with a request, in bytes: half of what a call may have.
+// maxTensors bounds the decoded media sent with a request, in bytes: half of the bound of a call.
 const maxTensors = rpc.MaxBody / 2
 
-// Sent are the objects of a request to an engine that takes them with tokens. What goes with the
-// request is not told twice, and what is too much for it the engine has from its URL. They are changed.
+// TrimObjects returns the objects of a request to an engine that takes them with tokens. An object sent
+// as a tensor needs no source; one which is too large to send the engine fetches from its URL. It
+// changes objects.
 func Sent(objects []media.Object) []media.Object {
 	room := maxTensors
 	for i := range objects {
@@ -390,7 +392,7 @@ func Sent(objects []media.Object) []media.Object {
 	return objects
 }
 
-// compare holds the predicted length of a prompt with media against what the engine said.
+// comparePrompt compares the predicted length of a prompt with media to the engine's.
 func (p *passing) compare() {
 	said := p.piece.PromptTokens
 	if p.request.Objects == nil || said == engine.CachedUnknown {

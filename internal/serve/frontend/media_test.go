@@ -36,7 +36,7 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// gallery is where media come from, and who lends what was decoded.
+// gallery is the source of media, and counts what it lends.
 type gallery struct {
 	pictures map[string][]byte
 	mu       struct {
@@ -44,7 +44,7 @@ type gallery struct {
 		asked int
 		lent  map[string]bool
 		most  int
-		last  string // the client on whose account something was fetched last
+		last  string // the client charged for the last fetch
 	}
 }
 
@@ -69,7 +69,7 @@ func (g *gallery) Size(ctx context.Context, url string) (resolve.Found, error) {
 	return g.Header(b)
 }
 
-// Check implements what a source may: hosts called forbidden are.
+// Check refuses hosts called forbidden.
 func (g *gallery) Check(url string) error {
 	if strings.Contains(url, "forbidden") {
 		return fault.New(fault.Forbidden, "its address is none that may be fetched from")
@@ -84,7 +84,7 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 		return nil, nil, ctx.Err()
 	}
 	if strings.Contains(url, "late") {
-		time.Sleep(time.Second) // of the bubble: whatever else is under way comes first
+		time.Sleep(time.Second) // of the bubble: all other pending work comes first
 	}
 	if strings.Contains(url, "forbidden") {
 		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
@@ -148,8 +148,7 @@ func painted(t *testing.T, w, h int, c color.RGBA) []byte {
 	return b.Bytes()
 }
 
-// inGallery is a world whose models have the built-in vocabulary, and a frontend that looks at
-// what requests show.
+// inGallery is a world whose models have the built-in vocabulary, and whose frontend resolves media.
 func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *gallery), change ...func(*Deps)) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -181,7 +180,7 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 	})
 }
 
-// placeOf returns the token that stands for a part of a picture in prompts of the model "bytes".
+// placeOf returns the placeholder token of an image in prompts of the model "bytes".
 func placeOf(t *testing.T, w *world) int {
 	t.Helper()
 	got := w.post("/tokenize", strings.Replace(showing("", "http://a/red"), `"max_tokens":4,`, "", 1))
@@ -190,7 +189,7 @@ func placeOf(t *testing.T, w *world) int {
 		t.Fatalf("%v: %v", got, err)
 	}
 	for i, token := range prompt.Tokens[1:] {
-		if token == prompt.Tokens[i] && token > 255 { // no byte of text
+		if token == prompt.Tokens[i] && token > 255 { // not a byte of text
 			return token
 		}
 	}
@@ -210,7 +209,7 @@ func decodes(c *engine.Card) {
 	c.MediaDecoder = &engine.MediaDecoder{Transfer: "shm"}
 }
 
-// looks makes a card of a model whose engines take media in requests that are passed on.
+// looks makes a card of a model whose engines take media in passthrough requests.
 func looks(c *engine.Card) {
 	sees(c)
 	c.Attaches, c.MediaKeys, c.Passes = false, engine.MediaKeysUUID, strings.Fields(allPaths)
@@ -227,8 +226,8 @@ func showing(with string, urls ...string) string {
 
 const chats = "/v1/chat/completions"
 
-// TestAttached: an engine that takes media with tokens has the expanded prompt, where each object
-// stands in it and who it is, and the router the same.
+// TestAttached: an engine that takes media with tokens gets the expanded prompt with the position and
+// key of each object, and so does the router.
 func TestAttached(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := constant("ok")
@@ -260,7 +259,7 @@ func TestAttached(t *testing.T) {
 	})
 }
 
-// TestRefusedMedia: what cannot be shown to a model is told by its part.
+// TestRefusedMedia: an error about unsupported media names their part.
 func TestRefusedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), sees)
@@ -311,7 +310,7 @@ func TestRefusedMedia(t *testing.T) {
 	})
 }
 
-// TestCountedMedia: the endpoints that count do it with media.
+// TestCountedMedia: the endpoints that count tokens also count media.
 func TestCountedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), decodes)
@@ -330,8 +329,8 @@ func TestCountedMedia(t *testing.T) {
 	})
 }
 
-// TestLeases: what is lent for a request is given back when it is over, however it ends, and not
-// before: a worker that takes it over finds it.
+// TestLeases: media lent for a request are returned when it ends, in every way, and not before: a
+// worker that continues it finds them.
 func TestLeases(t *testing.T) {
 	body := showing(`,"stream":true`, "http://a/red", "http://a/blue")
 	dies := func() *script { return &script{say: func(int) string { return "abcdef" }, dieAfter: 2} }
@@ -386,8 +385,8 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestPassedMedia: engines that take media in their own requests have the body as it was, and who
-// its media are; requests about which that is not known go by their text.
+// TestPassedMedia: engines that take media in passthrough requests get the unchanged body, and the
+// media keys; requests whose media are unresolved are routed by their text.
 func TestPassedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(99, 2, 16, `{"a":1}`)}}
@@ -457,7 +456,7 @@ func TestPassedMedia(t *testing.T) {
 		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
 		}
-		// What is refused here the engine is not given either, which would fetch it.
+		// A request refused here does not reach the engine, which would fetch the media.
 		for says, body := range map[string]string{
 			"none that may be fetched from": showing("", "http://a/red", "http://inner/"),
 			"a request may have 8":          showing("", slices.Repeat([]string{"http://a/red"}, 9)...),
@@ -473,7 +472,8 @@ func TestPassedMedia(t *testing.T) {
 	})
 }
 
-// TestUntoldMedia: what engines are not told of, and what no cache is asked for, is not looked at.
+// TestUntoldMedia: media whose keys engines do not receive, or which no routing decision uses, are not
+// resolved.
 func TestUntoldMedia(t *testing.T) {
 	for reason, c := range map[media.Reason]struct {
 		cfg  Config
@@ -492,7 +492,7 @@ func TestUntoldMedia(t *testing.T) {
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + string(reason) + `"}`); v != "1" {
 				t.Errorf("%s is counted %s times", reason, v)
 			}
-			// The engine would fetch what nobody may.
+			// The engine would fetch a forbidden URL.
 			if got := w.post(chats, showing("", "http://a/red", "http://forbidden/")); got.status != 400 || len(s.passes()) != 1 ||
 				!strings.Contains(got.body, `"param":"messages[0].content[`) {
 				t.Errorf("%s: %v", reason, got)
@@ -509,9 +509,9 @@ func TestUntoldMedia(t *testing.T) {
 	})
 }
 
-// TestMiscountedMedia: a kind that one engine of the model counts in another way goes to an engine as its client
-// sent it, also where the engine takes media with tokens; nobody here looks at it, and what nobody may fetch is
-// refused all the same.
+// TestMiscountedMedia: media of a kind that one engine of the model counts differently go to an engine
+// as the client sent them, even if the engine takes media with tokens; they are not resolved here, and
+// forbidden URLs are refused all the same.
 func TestMiscountedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
@@ -532,8 +532,8 @@ func TestMiscountedMedia(t *testing.T) {
 	})
 }
 
-// TestEnginesMakePromptsThatShow: where engines make the prompts they are told where media are, and
-// a prompt that does not say what stands where is worth nothing.
+// TestEnginesMakePromptsThatShow: engines that make the prompts get the URLs of media, and a prompt
+// without the positions of media is not used.
 func TestEnginesMakePromptsThatShow(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		places := []kv.Media{{Hash: 7, Start: 1, End: 3}}
@@ -568,8 +568,8 @@ func TestEnginesMakePromptsThatShow(t *testing.T) {
 	})
 }
 
-// TestLargeData: a data: URI beyond what is taken is refused before it is read, by the length of the
-// body or, where that may be longer, by its part; neither costs a multiple of it.
+// TestLargeData: a data: URI beyond the limit is refused before it is read, by the length of the body
+// or, if that may be longer, by its part; neither costs a multiple of it in memory.
 func TestLargeData(t *testing.T) {
 	const size = 100 << 20
 	body := showing("", "data:image/png;base64,"+strings.Repeat("A", size))
@@ -600,7 +600,7 @@ func TestLargeData(t *testing.T) {
 	}
 }
 
-// TestPathsOfMedia: an endpoint that the engines of a model do not have takes no media for it.
+// TestPathsOfMedia: an endpoint that a model's engines do not have takes no media for it.
 func TestPathsOfMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), func(c *engine.Card) { looks(c); c.Passes = []string{chats} })
@@ -614,7 +614,7 @@ func TestPathsOfMedia(t *testing.T) {
 	})
 }
 
-// TestTensorsThatAreSent: what goes with a request is bounded.
+// TestTensorsThatAreSent: the tensors sent with a request are bounded.
 func TestTensorsThatAreSent(t *testing.T) {
 	big := media.Tensor{Shape: []int{1}, Data: make([]byte, maxTensors/2+1)}
 	got := Sent([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
@@ -623,14 +623,14 @@ func TestTensorsThatAreSent(t *testing.T) {
 	}
 }
 
-// TestMaxMedia: a request that the decoders take is one that engines take.
+// TestMaxMedia: engines accept every request that the decoders accept.
 func TestMaxMedia(t *testing.T) {
 	if api.MaxMedia != engine.MaxObjects {
 		t.Errorf("requests have up to %d media objects, and engines take %d", api.MaxMedia, engine.MaxObjects)
 	}
 }
 
-// TestMediaOfKeys: what is fetched for a request counts on the account of its key.
+// TestMediaOfKeys: fetches for a request are charged to its key.
 func TestMediaOfKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	if err := os.WriteFile(path, []byte(keyFile), 0o600); err != nil {

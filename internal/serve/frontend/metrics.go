@@ -7,7 +7,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// modelRoom is how many bytes of /metrics the series of models and their adapters may take.
+// modelRoom bounds the bytes of /metrics for the series of models and their adapters.
 const modelRoom = 320 << 10
 
 type metrics struct {
@@ -21,8 +21,8 @@ type metrics struct {
 	mediaResolve *prometheus.HistogramVec // outcome
 }
 
-// modelMetrics are one model's. An adapter has counters of its own, and shares the histograms of the model
-// that it adapts.
+// modelMetrics are the metrics of one model. An adapter has its own counters, and shares the histograms
+// of its base model.
 type modelMetrics struct {
 	set *obs.Set
 
@@ -99,15 +99,15 @@ func newModelMetrics(m *obs.Set) *modelMetrics {
 	}
 }
 
-// follow has the series of the models of a snapshot, which takes the place of old: those of models that are
-// served stay, those of models that are away stay while there is room, and the rest is deleted.
+// followModels updates the series for a snapshot which replaces old: series of served models stay,
+// series of models without workers stay while there is room, and the rest are deleted.
 func (m *metrics) follow(next, old *snapshot) {
 	served := func(in *model) bool { return in != nil && len(in.workers) > 0 }
 	for _, in := range old.models {
 		name := in.card.Name
 		now := next.same(in)
 		switch {
-		case old.names[name] != in: // the name is another one's
+		case old.names[name] != in: // another model has the name now
 		case now == nil:
 			m.models.Remove(name)
 		case served(in) && !served(now):
@@ -123,7 +123,7 @@ func (m *metrics) follow(next, old *snapshot) {
 	}
 }
 
-// of returns the instruments of a model of a snapshot.
+// metricsOf returns the instruments of a model of a snapshot.
 func (m *metrics) of(in *model, old, next *snapshot) *modelMetrics {
 	was := old.same(in)
 	switch {

@@ -18,55 +18,53 @@ import (
 	"penstock/internal/engine"
 )
 
-// promptTime bounds the wait for the tokens of a request that is passed on. They are for
-// the choice of a worker only: without them it is chosen by load.
+// promptTime bounds the wait for the tokens of a passthrough request. Only the choice of a worker needs
+// them: without them the worker is chosen by load.
 const promptTime = 2 * time.Second
 
-// passing is a request that is passed on to an engine as its client wrote it, on its way
-// through workers. Its answer goes out as the engine wrote it: until the first byte of it has, another worker
-// can be tried. It belongs to one goroutine.
+// passthroughTask is a request that goes to an engine as its client wrote it. The answer is sent as the
+// engine wrote it: until its first byte is sent, another worker can be tried. One goroutine uses it.
 type passing struct {
 	c        *call
 	d        *dialect
-	model    *model // as it was when the request came; each attempt looks again
+	model    *model // at the request's arrival; each attempt looks up the current one
 	envelope *envelope
 	shown    *api.Request       // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
-	ships    bool               // it goes with processed media if it can
-	request  engine.PassRequest // of the attempt in progress
+	ships    bool               // it goes with processed media if possible
+	request  engine.PassRequest // of the current attempt
 	route    route.Request
 
-	// Of the attempt in progress.
+	// State of the current attempt.
 	decision  route.Decision
 	order     engine.PassOrder
 	prefilled bool
-	grown     int // tokens that the router was not told of
+	grown     int // tokens not yet reported to the router
 	piece     engine.PassPiece
 
 	status int
 	kind   string // Content-Type
-	whole  []byte // an answer that is no stream
-	out    bool   // a byte is
-	done   bool   // all has come
-	broken error  // why an answer ended of which a byte was out
+	whole  []byte // an answer that is not a stream
+	out    bool   // a byte is sent
+	done   bool   // the answer is complete
+	broken error  // failure after the first byte was sent
 
 	output, cached int // tokens
-	prompt         int // likewise, as the engine said or as was found out
-	spent          int // tokens of the prompt that are on the key's account already
+	prompt         int // prompt tokens, from the engine or the tokenizer here
+	spent          int // prompt tokens already counted against the key
 	last           time.Time
 }
 
-// errBroken ends the attempts at a request whose answer has broken.
+// errBroken ends the attempts of a request whose answer failed after its first byte.
 var errBroken = errors.New("frontend: the answer broke, and cannot move")
 
-// passing returns the request in body if it is passed on as it is; nil if it is not, or
-// nobody can tell.
+// passthroughOf returns the request in body if it is passed through; nil if not, or if that is unknown.
 func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 	s := c.f.catalog.snap.Load()
 	if !s.opaque {
 		return nil, nil
 	}
 	e, err := openEnvelope(body, promptFields(d.endpoint))
-	if e == nil { // the decoder of the API says what is wrong
+	if e == nil { // the API's decoder reports the error
 		return nil, nil
 	}
 	if m := s.names[e.model]; m == nil || !m.opaque() {
@@ -87,7 +85,7 @@ func (c *call) passing(body []byte, d *dialect) (*passing, error) {
 	return c.pass(body, d, m, e)
 }
 
-// pass makes the passing of a request.
+// newPassthrough returns the task of a passthrough request.
 func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, error) {
 	p := &passing{c: c, d: d, model: m, envelope: e, cached: engine.CachedUnknown}
 	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
@@ -105,8 +103,8 @@ func (c *call) pass(body []byte, d *dialect, m *model, e *envelope) (*passing, e
 	return p, err
 }
 
-// answerable refuses the fields of nvext that only Penstock knows and that an engine's own answer
-// cannot honour.
+// checkAnswerable refuses the fields of nvext which only Penstock knows and which an engine's own
+// answer cannot honour.
 func (p *passing) answerable() error {
 	e, name := p.envelope, p.model.card.Name
 	const refused = "'%s' is not supported for this request, which an engine of the model '%s' answers itself: %s"
@@ -123,7 +121,7 @@ func (p *passing) answerable() error {
 	return nil
 }
 
-// reserve takes room for the copy of the request that each attempt has on its way.
+// reserveBody takes room for the copy of the request that each attempt sends.
 func (p *passing) reserve() error {
 	n := int64(len(p.request.Body))
 	if !p.c.f.bodies.Take(n) {
@@ -149,7 +147,7 @@ func (p *passing) serve(ctx context.Context) error {
 	return p.begun(ctx)
 }
 
-// begun answers the request, whose tokens are known as far as they can be.
+// serveTokenized answers the request, whose tokens are known as far as possible.
 func (p *passing) begun(ctx context.Context) error {
 	c := p.c
 	c.answer.writer = passedWriter{p}
@@ -173,20 +171,20 @@ func (p *passing) begun(ctx context.Context) error {
 	return c.answer.wholeOf(p.status, p.kind, p.whole)
 }
 
-// cut is what a client is told whose answer broke.
+// brokenError is the client's error when the answer failed after its first byte.
 func (p *passing) cut() error {
 	f := api.Fault(p.broken)
 	code := f.Code
 	switch code {
 	case fault.EngineError:
 		return f
-	case fault.Draining: // a matter between us and our workers
+	case fault.Draining: // an internal matter of the fleet
 		code = fault.Unavailable
 	}
 	return &fault.Error{Code: code, Message: "the engine did not finish its answer, which only it can go on with: send the request again", Err: p.broken}
 }
 
-// passedWriter says what Penstock has to say in an answer that is another's: how it broke.
+// passthroughWriter writes only how the engine's answer failed.
 type passedWriter struct{ p *passing }
 
 // Append implements api.Writer.
@@ -198,8 +196,8 @@ func (w passedWriter) End(dst []byte) []byte { return dst }
 // Fail implements api.Writer.
 func (w passedWriter) Fail(dst []byte, err error) []byte { return w.p.d.broke(dst, w.p.c.id, err) }
 
-// tokenize finds out the tokens of the prompt, as far as they can be known. It fails if what the
-// request shows is refused, whatever its engine would say.
+// tokenizePrompt finds the tokens of the prompt, as far as possible. It fails if the request's media are
+// refused, whatever its engine would say.
 func (p *passing) tokenize(ctx context.Context) error {
 	ctx, span := p.c.f.deps.Tracer.Start(ctx, "preprocess")
 	prompt, err := p.tokens(ctx)
@@ -220,18 +218,18 @@ func (p *passing) tokenize(ctx context.Context) error {
 	return nil
 }
 
-// adopt takes the prompt of the request, as far as it is known.
+// usePrompt takes the prompt of the request, as far as it is known.
 func (p *passing) adopt(prompt *prep.Prompt) {
 	if p.shown != nil {
 		p.request.Media, p.request.Objects = prompt.Media, keysOf(prompt.Objects)
-		p.shown = nil // it has a copy of the media
+		p.shown = nil // the prompt has a copy of the media
 	}
 	p.prompt = len(prompt.Tokens)
 	p.request.Prompt = prompt.Tokens
 	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
 }
 
-// tokens returns the prompt as the model's engines see it; none if they do not tell.
+// makePrompt returns the prompt as the model's engines see it; none if it is unknown.
 func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 	if p.envelope.ext.Tokens != nil {
 		return prep.Prompt{Tokens: p.envelope.ext.Tokens}, nil
@@ -253,7 +251,7 @@ func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 		return none, err
 	}
 	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
-		return none, nil // each has a worker of its own that would be best
+		return none, nil // each prompt would have its own best worker
 	}
 	all, err := p.model.prompts(ctx, q)
 	if err != nil {
@@ -265,13 +263,14 @@ func (p *passing) tokens(ctx context.Context) (none prep.Prompt, err error) {
 	return all[0], nil
 }
 
-// Tokens implements attempt.Task. An answer of which a byte is out does not move.
+// TokensDelivered implements dispatch.Task. It returns 0, because an answer cannot move after its first
+// byte.
 func (p *passing) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (p *passing) Kind() string { return attempt.NewRequest }
 
-// Choose asks the router for a worker whose engine takes such requests.
+// ChooseWorker asks the router for a worker whose engine takes such requests.
 func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := p.c.f.catalog.current(p.model)
 	req := p.route
@@ -279,7 +278,7 @@ func (p *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 	return attempt.Route(ctx, p.c.f.decides, &req, nil, slices.Concat(m.unfit, m.without(p.request.Path), failed))
 }
 
-// Try implements attempt.Task.
+// RunAttempt implements dispatch.Task.
 func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	f := p.c.f
 	defer attempt.Hold(f.deps.Router, p.route.ID, number)()
@@ -292,7 +291,7 @@ func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 	err := attempt.Call(ctx, f.deps.Plane, f.cfg.StallTimeout, d, engine.MethodPass, engine.AppendPassRequest(nil, &p.request), p.take)
 	switch {
 	case p.done:
-		return nil // whatever became of the call, the answer is complete
+		return nil // the answer is complete, regardless of the call's error
 	case !p.out || ctx.Err() != nil:
 		return err
 	}
@@ -303,7 +302,7 @@ func (p *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 	return errBroken
 }
 
-// take handles one frame of the attempt in progress.
+// handleFrame handles one frame of the current attempt.
 func (p *passing) take(frame []byte) error {
 	if err := engine.DecodePassPiece(frame, &p.piece); err != nil {
 		return engine.Broken("a frame that cannot be read", err)
@@ -320,8 +319,8 @@ func (p *passing) take(frame []byte) error {
 	return p.extend()
 }
 
-// begin takes the status of an answer. The headers of a stream go out with it; those of the
-// streams that follow must be the same.
+// startAnswer takes the status of an answer. The headers of a stream are sent with it; the streams of
+// later attempts must have the same.
 func (p *passing) begin() error {
 	a := p.c.answer
 	status, kind := p.piece.Status, p.piece.Type
@@ -337,10 +336,10 @@ func (p *passing) begin() error {
 	return a.accept(&event{decision: p.decision})
 }
 
-// streams reports whether the answer is a stream.
+// isStream reports whether the answer is a stream.
 func (p *passing) streams() bool { return p.c.answer.out != nil }
 
-// extend takes more of the answer.
+// handlePiece takes more of the answer.
 func (p *passing) extend() error {
 	p.observe()
 	if len(p.piece.Data) > 0 {
@@ -354,7 +353,7 @@ func (p *passing) extend() error {
 	return nil
 }
 
-// put sends data of a stream, and keeps that of a whole answer, which goes out at its end.
+// sendData sends data of a stream, and keeps the data of a whole answer until its end.
 func (p *passing) put(data []byte) error {
 	a := p.c.answer
 	if !p.streams() {
@@ -374,13 +373,13 @@ func (p *passing) put(data []byte) error {
 	return a.out.put(data)
 }
 
-// letGo forgets the request: there is no further attempt.
+// dropRequest drops the request's body: there is no further attempt.
 func (p *passing) letGo() {
 	p.request.Body = nil
 	p.c.release()
 }
 
-// observe keeps the books of a piece.
+// recordTokens updates load and latency metrics with a piece.
 func (p *passing) observe() {
 	router, now, fresh := p.c.f.deps.Router, time.Now(), p.piece.Tokens
 	switch {
@@ -400,7 +399,7 @@ func (p *passing) observe() {
 	}
 	p.output += fresh
 	if !p.streams() {
-		return // all of it comes at once
+		return // all of it arrives at once
 	}
 	m := p.c.metrics
 	if p.last.IsZero() {
@@ -414,7 +413,7 @@ func (p *passing) observe() {
 	p.last = now
 }
 
-// end takes what the engine said of the whole.
+// finishAnswer takes the engine's totals.
 func (p *passing) end() {
 	p.done = true
 	p.compare()
@@ -429,7 +428,7 @@ func (p *passing) end() {
 	}
 }
 
-// count keeps the books of the answer, whatever became of it.
+// countTokens counts the tokens of the answer, complete or not.
 func (p *passing) count() {
 	c, m := p.c, p.c.metrics
 	tokens := api.TokenCounts{Prompt: p.prompt, Completion: p.output, Cached: p.cached}

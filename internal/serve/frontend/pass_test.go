@@ -17,7 +17,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// passer is how a scripted engine answers requests that are passed on to it.
+// passer is how a scripted engine answers passthrough requests.
 type passer struct {
 	refuse   error  // instead of accepting
 	status   int    // 0 is 200
@@ -30,7 +30,7 @@ type passer struct {
 	raw      [][]byte      // sent after accepting
 }
 
-// events are the pieces of a stream, and its end, of which the engine says these counts.
+// events are the pieces of a stream, and its end with the engine's counts.
 func events(prompt, output, cached int, texts ...string) (pieces []engine.PassPiece) {
 	for _, text := range texts {
 		pieces = append(pieces, engine.PassPiece{Data: []byte("data: " + text + "\n\n"), Tokens: 1})
@@ -100,7 +100,7 @@ func (s *script) pass(ctx context.Context, body []byte, send func([]byte) error)
 	return nil
 }
 
-// passes returns what was passed on to the script.
+// passes returns the passthrough requests of the script.
 func (s *script) passes() []engine.PassRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,19 +109,19 @@ func (s *script) passes() []engine.PassRequest {
 
 const allPaths = "/v1/chat/completions /v1/completions /v1/messages /v1/responses"
 
-// opaque makes a card of a model whose tokenizer is the engine's alone.
+// opaque makes a card of a model whose tokenizer only the engine has.
 func opaque(c *engine.Card) {
 	c.Name, c.Aliases, c.Tokenizer = "closed", []string{"c"}, engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	c.Passes = strings.Fields(allPaths)
 }
 
-// TestPass: requests of every API go to the engine as they are, and its answers come as they
-// are, with Penstock's headers and books.
+// TestPass: requests of every API pass through to the engine, and its answers back, with Penstock's
+// headers and metrics.
 func TestPass(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{passer: passer{pieces: events(21, 3, 16, `{"a":1}`, `{"b":2}`), pause: time.Second}}
 		w.worker(7, s, opaque, preprocesses)
-		w.worker(9, constant("hi")) // a model like others beside it
+		w.worker(9, constant("hi")) // another, ordinary model
 		for _, path := range strings.Fields(allPaths) {
 			body := `{ "model": "c", "stream" : true, "unknown":[{"x":1e40}], "messages":[{"role":"user","content":"hi"}],"prompt":"hi" }`
 			got := w.post(path, body, "x-request-id", "R")
@@ -173,8 +173,8 @@ func TestPass(t *testing.T) {
 	})
 }
 
-// TestPassRoutes: such a request is routed by the tokens that the model's engines make of
-// it, whatever else it says, in bounded time, and by what its client wants.
+// TestPassRoutes: such a request is routed by the tokens that the model's engines make of it, whatever
+// its other fields are, in bounded time, and by its client's hints.
 func TestPassRoutes(t *testing.T) {
 	ok := passer{pieces: events(1, 1, 0, "{}")}
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -238,7 +238,7 @@ func TestPassRoutes(t *testing.T) {
 	})
 }
 
-// TestPassRefuses: what cannot be passed on is refused in the API's words.
+// TestPassRefuses: a request that cannot be passed through is refused with the API's error.
 func TestPassRefuses(t *testing.T) {
 	inWorld(t, Config{MaxBodyBytes: 4096}, func(t *testing.T, w *world) {
 		s := &script{passer: passer{pieces: events(1, 1, 0, "{}")}}
@@ -299,8 +299,7 @@ func TestPassRefuses(t *testing.T) {
 	})
 }
 
-// TestPassAnswers: the engine's own refusals are the client's, and are no stream even if one
-// was asked for.
+// TestPassAnswers: the client gets the engine's own refusals, not as a stream even if it asked for one.
 func TestPassAnswers(t *testing.T) {
 	for _, stream := range []string{"false", "true"} {
 		inWorld(t, Config{MaxBodyBytes: 4096}, func(t *testing.T, w *world) {
@@ -326,8 +325,8 @@ func TestPassAnswers(t *testing.T) {
 	}
 }
 
-// TestPassMoves: before a byte of the answer is out another worker is tried; after it the
-// client is told, in the words of its API.
+// TestPassMoves: before a byte of the answer is sent another worker is tried; after it the client gets
+// an error event of its API.
 func TestPassMoves(t *testing.T) {
 	good := passer{pieces: events(4, 1, 4, `"good"`)}
 	const body = `{"model":"closed","stream":true}`
@@ -385,7 +384,7 @@ func TestPassMoves(t *testing.T) {
 			}
 		})
 	}
-	// A whole answer of which nothing is out moves.
+	// A whole answer moves while nothing of it is sent.
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{passer: passer{pieces: events(9, 2, 0, "{}", "{}"), dieAfter: 3}}, opaque)
 		w.worker(2, &script{passer: good}, opaque)
@@ -393,7 +392,7 @@ func TestPassMoves(t *testing.T) {
 			t.Error(a)
 		}
 	})
-	// A stream that has begun is not gone on with by another kind of answer.
+	// A stream that has started does not continue with another kind of answer.
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{passer: passer{pieces: events(9, 2, 0, "{}"), dieAfter: 1}}, opaque)
 		w.worker(2, &script{passer: passer{status: 422, kind: "text/plain", pieces: []engine.PassPiece{{Data: []byte("no"), Last: true}}}}, opaque)
@@ -401,7 +400,7 @@ func TestPassMoves(t *testing.T) {
 			t.Error(a)
 		}
 	})
-	// None is left.
+	// No worker remains.
 	inWorld(t, Config{MigrationWait: -1}, func(t *testing.T, w *world) {
 		w.worker(1, &script{passer: passer{refuse: fault.New(fault.Overloaded, "full")}}, opaque)
 		if a := w.post("/v1/messages", body); a.status != 503 && a.status != 529 || !strings.Contains(a.body, `"overloaded_error"`) {
@@ -410,8 +409,8 @@ func TestPassMoves(t *testing.T) {
 	})
 }
 
-// TestPassBroken: a worker that does not keep to the contract is a defect, which another
-// would only hide.
+// TestPassBroken: a worker's contract violation is a defect, which trying another worker would only
+// hide.
 func TestPassBroken(t *testing.T) {
 	frame := func(p engine.PassPiece) []byte { p.Attempt = 1; return engine.AppendPassPiece(nil, &p) }
 	for name, p := range map[string]passer{
@@ -428,7 +427,7 @@ func TestPassBroken(t *testing.T) {
 			}
 		})
 	}
-	// Late frames of an attempt before are nothing, and what comes after the end is not waited for.
+	// Late frames of an earlier attempt are ignored, and frames after the end are not awaited.
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		late := engine.AppendPassPiece(nil, &engine.PassPiece{Attempt: 9, Data: []byte("late")})
 		w.worker(1, &script{passer: passer{raw: [][]byte{late}, pieces: events(1, 1, 0, "{}")}}, opaque)
@@ -438,7 +437,7 @@ func TestPassBroken(t *testing.T) {
 	})
 }
 
-// TestPassKeepsAlive: a stream that is silent says that it lives, between events only.
+// TestPassKeepsAlive: an idle stream sends keep-alives, only between events.
 func TestPassKeepsAlive(t *testing.T) {
 	inWorld(t, Config{KeepAlive: 10 * time.Second}, func(t *testing.T, w *world) {
 		w.worker(7, &script{passer: passer{pieces: events(1, 1, 0, "{}"), pause: 25 * time.Second}}, opaque)
@@ -449,7 +448,7 @@ func TestPassKeepsAlive(t *testing.T) {
 	})
 }
 
-// TestPassEnds: a client that goes, or takes nothing, ends its request at the engine, and so
+// TestPassEnds: a client that disconnects, or reads nothing, ends its request at the engine, and so
 // does the end of a drain.
 func TestPassEnds(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -496,7 +495,7 @@ func TestPassEnds(t *testing.T) {
 	})
 }
 
-// TestPassLimits: the limits of keys hold for what is passed on, and its tokens count.
+// TestPassLimits: the limits of keys apply to passthrough requests, and their tokens count.
 func TestPassLimits(t *testing.T) {
 	inGuardedWorld(t, Config{}, func(t *testing.T, w *world, access *bytes.Buffer) {
 		s := &script{passer: passer{pieces: events(15, 10, 3, "{}")}}
@@ -521,7 +520,7 @@ func TestPassLimits(t *testing.T) {
 	})
 }
 
-// TestPassMemory: bodies that are passed on have their share of the memory of all bodies.
+// TestPassMemory: passthrough bodies count against the memory of all bodies.
 func TestPassMemory(t *testing.T) {
 	inWorld(t, Config{BodyMemory: 100 << 10, MaxBodyBytes: 50 << 10}, func(t *testing.T, w *world) {
 		s := &script{passer: passer{hang: true}}
@@ -547,7 +546,7 @@ func TestPassMemory(t *testing.T) {
 		leave()
 		<-first
 		synctest.Wait()
-		// Once the answer begins nobody needs the body.
+		// Once the answer starts the body is not needed.
 		s.passer.pieces = events(1, 1, 0, "{}")[:1]
 		ctx, leave = context.WithCancel(t.Context())
 		resp := w.send(ctx, http.MethodPost, "/v1/chat/completions", strings.NewReader(strings.Replace(large, "{", `{"stream":true,`, 1)))
@@ -561,8 +560,8 @@ func TestPassMemory(t *testing.T) {
 	})
 }
 
-// FuzzOpenEnvelope: the top of a request is read as its API reads it, and what its prompt is made of
-// is JSON.
+// FuzzOpenEnvelope: the top level of a request is read as its API reads it, and the fields that
+// determine its prompt are JSON.
 func FuzzOpenEnvelope(f *testing.F) {
 	f.Add([]byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}],"tools":null,"nvext":{"agent_hints":{"osl":3}},"cache_salt":"s"}`))
 	f.Add([]byte(`{"prompt":[1,2],"model":"\u0041"}`))

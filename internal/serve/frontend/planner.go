@@ -19,17 +19,18 @@ import (
 	"penstock/internal/engine"
 )
 
-// planner turns a decoded request into generations for one model: what the
-// request says, what the model's card fills in, and what neither allows.
+// requestPlanner turns a decoded request into generations for one model. It combines the request with
+// the model's card and refuses what neither allows.
 type planner struct {
 	call  *call
 	req   *api.Request
 	model *model
-	// spare is the request as one that is passed on, for what of its media cannot be had otherwise; nil if it cannot be.
+	// spare is the request as a passthrough, used if its media cannot be served otherwise; nil if it
+	// cannot be passed through.
 	spare *passing
 }
 
-// plan returns a generation for each prompt and prepares the answer for them.
+// planRequest returns a generation for each prompt and prepares the answer for them.
 func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	pin, err := p.pin()
 	if err != nil {
@@ -80,7 +81,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 		gens[i].route.Pin, gens[i].route.Session = pin, session
 		gens[i].request.Hints = attempt.Hints(&gens[i].route)
 		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
-		if i > 0 { // prompts share what the client set, and nothing else
+		if i > 0 { // prompts share only what the client set
 			id := p.call.id + "/" + strconv.Itoa(i)
 			gens[i].request.ID, gens[i].route.ID = id, id
 			if p.req.Seed == nil {
@@ -95,7 +96,7 @@ func (p *planner) plan(ctx context.Context) ([]*generation, error) {
 	return gens, p.annotate(ctx, prompts)
 }
 
-// prompts makes the prompts of the request.
+// makePrompts makes the prompts of the request.
 func (p *planner) prompts(ctx context.Context) ([]prep.Prompt, error) {
 	if p.spare == nil {
 		return p.model.prompts(ctx, p.req)
@@ -104,9 +105,9 @@ func (p *planner) prompts(ctx context.Context) ([]prep.Prompt, error) {
 	return []prep.Prompt{prompt}, err
 }
 
-// media takes the media of a conversation's prompt. An engine that is told of them beside the
-// tokens must have them all, as they are or as another one's processor made them, or is passed the
-// request instead; of others it is only asked where the request would go.
+// planMedia handles the media of a conversation's prompt. An engine that takes media with the tokens
+// must get all of them, raw or processed by another engine; otherwise the request is passed through.
+// For other engines only the routing uses them.
 func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 	p.call.borrow(prompt)
 	p.call.shows(ctx, p.req, prompt)
@@ -125,7 +126,7 @@ func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
 	if err := unseen(ctx, prompt); err != nil {
 		return err
 	}
-	// Each attempt has a copy on its way.
+	// Each attempt sends a copy.
 	size := int64(0)
 	for i := range prompt.Objects {
 		size += int64(len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data))
@@ -198,7 +199,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 	return g
 }
 
-// echo is the text of a prompt that the answer begins with.
+// echoText is the text of a prompt that the answer begins with.
 func (p *planner) echo(i int, tokens []kv.Token) string {
 	if q := p.req; q.Ext.Tokens == nil && q.Prompts[i].Tokens == nil {
 		return q.Prompts[i].Text
@@ -206,7 +207,7 @@ func (p *planner) echo(i int, tokens []kv.Token) string {
 	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
 }
 
-// stop returns when choices end after a prompt of n tokens.
+// stopConditions returns when choices end after a prompt of n tokens.
 func (p *planner) stop(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.card
 	param := "messages"
@@ -244,7 +245,7 @@ func (p *planner) stop(n int) (engine.Stop, error) {
 	return stop, nil
 }
 
-// sampling returns the card's recommendations with what the client set.
+// samplingOf returns the card's defaults with the client's settings.
 func (p *planner) sampling() (engine.Sampling, error) {
 	q := p.req
 	s := p.model.card.Defaults
@@ -273,8 +274,8 @@ func (p *planner) sampling() (engine.Sampling, error) {
 	return s, nil
 }
 
-// leastTopP stands for a client's top_p of 0, which leaves the likeliest token
-// only; the engine contract reads 0 as off.
+// leastTopP replaces a client's top_p of 0, which keeps only the most likely token; the engine contract
+// reads 0 as off.
 const leastTopP = 1e-9
 
 func override[T any](field *T, set *T) {
@@ -283,7 +284,7 @@ func override[T any](field *T, set *T) {
 	}
 }
 
-// vocabulary checks the token ids that stand outside prompts.
+// checkVocabulary checks the token ids outside prompts.
 func (p *planner) vocabulary() error {
 	if err := p.model.known("stop_token_ids", p.req.StopTokens); err != nil {
 		return err
@@ -296,7 +297,7 @@ func (p *planner) vocabulary() error {
 	return nil
 }
 
-// known checks that a client's token ids are in the vocabulary.
+// checkTokens checks that a client's token ids are in the vocabulary.
 func (m *model) known(param string, tokens []kv.Token) error {
 	size := m.card.VocabSize
 	for i, t := range tokens {
@@ -307,8 +308,9 @@ func (m *model) known(param string, tokens []kv.Token) error {
 	return nil
 }
 
-// text checks the token ids of a prompt: they are in the vocabulary, and none holds the place of media. Engines
-// are known to fail, all of their requests with them, where they find a place and no object.
+// checkPromptTokens checks the token ids of a prompt: they are in the vocabulary, and none is a media
+// placeholder. Engines are known to crash, with all of their requests, on a placeholder without a media
+// object.
 func (m *model) text(param string, tokens []kv.Token) error {
 	if err := m.known(param, tokens); err != nil || m.pipe == nil {
 		return err
@@ -319,13 +321,13 @@ func (m *model) text(param string, tokens []kv.Token) error {
 	return nil
 }
 
-// pin returns the worker that the client demands; the zero Worker if it leaves
-// the choice to the router. Headers win over the body.
+// pinnedWorker returns the worker that the client demands; the zero Worker if it leaves the choice to the
+// router. Headers take precedence over the body.
 func (p *planner) pin() (kv.Worker, error) {
 	return pinned(p.call.r.Header, p.req.Ext)
 }
 
-// pinned returns the worker that headers demand, else the body's.
+// pinnedWorker returns the worker that headers demand, else the body's.
 func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	if name, v := header(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
 		id, err := workerID(name, v)
@@ -334,7 +336,7 @@ func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 		}
 		ext.Worker = id
 	}
-	// Nothing is prefilled apart from decoding yet, but a bad id is a mistake.
+	// Disaggregated prefill is not supported yet, but a bad id is an error.
 	if name, v := header(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
 		if _, err := workerID(name, v); err != nil {
 			return kv.Worker{}, err
@@ -354,8 +356,8 @@ func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	return ext.Pin()
 }
 
-// session returns which requests the request belongs together with, by the header
-// x-session-id or the body. The header wins.
+// sessionOf returns the session of the request, from the header x-session-id or the body. The header
+// takes precedence.
 func (p *planner) session() (route.Session, error) {
 	s := p.req.Ext.Session
 	id := p.call.r.Header.Get("X-Session-Id")
@@ -376,8 +378,8 @@ func workerID(name, v string) (kv.WorkerID, error) {
 	return kv.WorkerID(id), nil
 }
 
-// header returns the first of the named headers that is set, with its name as people write it. The names
-// are in canonical form: to find one by another form costs an allocation.
+// firstHeader returns the first of the named headers that is set, with its name in lower case. The
+// names must be canonical: a lookup by another form allocates.
 func header(h http.Header, names ...string) (name, value string) {
 	for _, name := range names {
 		if v := h.Get(name); v != "" {

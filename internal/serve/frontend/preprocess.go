@@ -13,7 +13,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// encoder returns what makes the prompts of a model; nil if nothing can.
+// newEncoder returns the prompt encoder of a model; nil if there is none.
 func (f *Frontend) encoder(m *model) prep.Encoder {
 	e := f.speller(m)
 	if e == nil || !m.sights() {
@@ -22,7 +22,7 @@ func (f *Frontend) encoder(m *model) prep.Encoder {
 	return sighted{e, &remote{f: f, model: m}}
 }
 
-// speller is encoder for a model whose media are not for others to find out.
+// newTextEncoder is newEncoder without router processes which resolve media.
 func (f *Frontend) speller(m *model) prep.Encoder {
 	local := prep.Local{Pipeline: m.pipe, Media: f.resolver(m)}
 	switch {
@@ -38,8 +38,7 @@ func (f *Frontend) speller(m *model) prep.Encoder {
 	return counted{local, f.prompts, f.deps.Tracer}
 }
 
-// unrendered is the encoder of a model whose chat template cannot be run here,
-// while its engines can run it.
+// noTemplateEncoder is the encoder of a model whose chat template runs on its engines but not here.
 type unrendered struct {
 	counted
 	model string
@@ -50,8 +49,7 @@ func (u unrendered) EncodeChat(context.Context, *prep.Chat) (prep.Prompt, error)
 	return prep.Prompt{}, fault.New(fault.Unimplemented, "the chat template of the model '%s' cannot be run here, but its engines can run it: start the frontend with --preprocess engine, or send a plain prompt to /v1/completions", u.model)
 }
 
-// remote is the encoder that asks the engines of a model, one worker after another
-// until one answers.
+// engineEncoder asks the engines of a model, one worker after another until one answers.
 type remote struct {
 	f     *Frontend
 	model *model
@@ -70,7 +68,7 @@ func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err
 	}
-	// Tokens without a word of what is between them would be those of any other picture too.
+	// Tokens without media keys would be the same for any other image.
 	p.Free()
 	why := media.PlaceholderMismatch
 	if r.model.card.MediaKeys == "" {
@@ -89,7 +87,7 @@ func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOp
 	return p, err
 }
 
-// ask returns the prompt that a worker makes.
+// makePrompt returns the prompt that a worker makes.
 func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	p, err := r.answer(ctx, req, promptCost*(len(req.Chat)+len(req.Text)))
 	if err != nil {
@@ -102,8 +100,8 @@ func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.P
 	return prompt, nil
 }
 
-// answer returns a request that a worker has answered. It has its share of the memory of prompts being
-// made meanwhile, as those made here: so many bytes.
+// runRequest returns a preprocessing task that a worker has completed. It reserves cost bytes of the
+// prompt memory meanwhile, as local prompts do.
 func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessing, error) {
 	reserved, err := r.f.prompts.Wait(ctx, int64(cost))
 	if err != nil {
@@ -119,20 +117,20 @@ func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost
 	return p, nil
 }
 
-// preprocessing is a text or a conversation on its way through workers. It belongs
-// to one goroutine.
+// preprocessTask is a text or a conversation whose prompt a worker makes. One goroutine uses it.
 type preprocessing struct {
 	f       *Frontend
-	model   *model // as it was when the request came; each attempt looks again
+	model   *model // at the request's arrival; each attempt looks up the current one
 	request *engine.PreprocessRequest
-	answer  engine.Preprocessed // its Attempt is 0 until it has come
-	held    int64               // of the memory of bodies, for the answer's features
+	answer  engine.Preprocessed // its Attempt is 0 until it has arrived
+	held    int64               // of the body budget, for the answer's features
 }
 
-// copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
+// featureCopies is the number of copies of a request's features in memory: received, and on the way to
+// a worker.
 const copies = 2
 
-// hold takes room for a frame with a piece of features.
+// reserveFrame takes room for a frame with a piece of features.
 func (p *preprocessing) hold(n int) error {
 	if !p.request.Features {
 		return nil
@@ -145,20 +143,20 @@ func (p *preprocessing) hold(n int) error {
 	return nil
 }
 
-// drop forgets the answer.
+// dropAnswer drops the answer and its memory.
 func (p *preprocessing) drop() {
 	p.f.bodies.Give(p.held)
 	p.held, p.answer = 0, engine.Preprocessed{}
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (p *preprocessing) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (p *preprocessing) Kind() string { return attempt.Preprocess }
 
-// Choose takes the workers that can by turns: what they are asked for is none of
-// the load that the router knows, and depends on no cache.
+// ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and
+// depends on no cache.
 func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := p.f.catalog.current(p.model)
 	var able []*instance
@@ -179,7 +177,7 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
 }
 
-// Try makes one attempt. Nothing is reserved for it.
+// RunAttempt makes one attempt. It reserves nothing.
 func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	p.drop()
 	p.request.Attempt = number
@@ -195,7 +193,7 @@ func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision
 		return p.answer.Take(frame, number, p.model.card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }

@@ -14,7 +14,7 @@ func (f *Frontend) listModels(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(openai.AppendModels(nil, f.catalog.snap.Load().listFor(r)), '\n'))
 }
 
-// listFor returns the names that the request's key may ask for.
+// listFor returns the names that the request's key allows.
 func (s *snapshot) listFor(r *http.Request) []openai.Model {
 	all := s.list()
 	if v := visitOf(r.Context()); v != nil && v.client != nil {
@@ -39,8 +39,8 @@ func (f *Frontend) oneModel(w http.ResponseWriter, r *http.Request) {
 	openai.WriteError(w, s.unknown(id))
 }
 
-// Workers returns how many workers of the model this frontend can send requests
-// to; 0 also while the model's tokenizer cannot be opened.
+// WorkerCount returns the number of workers of the model that this frontend can send requests to; it is
+// 0 while the model's tokenizer cannot be opened.
 func (f *Frontend) Workers(model string) int {
 	m := f.catalog.snap.Load().names[model]
 	if m == nil || !m.servable() {
@@ -49,8 +49,8 @@ func (f *Frontend) Workers(model string) int {
 	return len(m.workers)
 }
 
-// ready says whether requests can be served: 200 if at least one model can, or the one that is
-// asked for.
+// serveReady reports whether requests can be served: 200 if at least one model can be, or the model in the
+// query.
 func (f *Frontend) ready(w http.ResponseWriter, r *http.Request) {
 	body := f.readiness(r, f.catalog.snap.Load())
 	readiness.Write(w, body.Code(), body)
@@ -64,7 +64,7 @@ func (f *Frontend) readiness(r *http.Request, s *snapshot) readiness.Report {
 	return report
 }
 
-// health is ready with the instances.
+// serveHealth is ready with the instances.
 func (f *Frontend) health(w http.ResponseWriter, r *http.Request) {
 	s := f.catalog.snap.Load()
 	body := readiness.NewHealth(f.readiness(r, s), f.instances(s))
@@ -74,8 +74,8 @@ func (f *Frontend) health(w http.ResponseWriter, r *http.Request) {
 	readiness.Write(w, body.Code(), body)
 }
 
-// served says of each model whether it can be served: the router knows about its workers, the
-// catalog about its tokenizer.
+// modelStates returns for each model whether it can be served: the router knows its workers, the
+// catalog its tokenizer.
 func (f *Frontend) served(s *snapshot) []readiness.Model {
 	models := make([]readiness.Model, 0, len(s.models))
 	for _, m := range s.models {
@@ -92,8 +92,8 @@ func (f *Frontend) served(s *snapshot) []readiness.Model {
 	return models
 }
 
-// instances returns what is registered. The catalog knows which instances it leaves out, the
-// router how the others are.
+// instanceStates returns the registered instances. The catalog knows which ones it leaves out, the
+// router the state of the others.
 func (f *Frontend) instances(s *snapshot) []readiness.Instance {
 	known := map[kv.WorkerID]readiness.Instance{}
 	for _, in := range f.deps.Router.Instances() {

@@ -11,9 +11,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompt returns what a worker would be given for a request to chat completions, or
-// to completions with one prompt: those who ask where a request would go mean this
-// prompt. The error is a *fault.Error.
+// MakePrompt returns what a worker would be given for a chat completion request, or a completion
+// request with one prompt. Questions about where a request would go are about this prompt. The error is
+// a *fault.Error.
 func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
 	m, err := f.catalog.encodes(q.Model)
 	if err != nil {
@@ -22,12 +22,12 @@ func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, err
 	return m.prompt(ctx, q)
 }
 
-// Prompter makes prompts of one model for questions about where they would go, where there is no
-// frontend: those that a frontend would make for the same requests.
+// Prompter makes prompts of one model for questions about their routing in a process without a
+// frontend. They equal the prompts that a frontend would make for the same requests.
 type Prompter struct{ model *model }
 
-// NewPrompter returns the Prompter of the model of a card. source finds out what media are; without
-// it only the text of a prompt counts.
+// NewPrompter returns the Prompter of the model of a card. source resolves media; without it only the
+// text of a prompt counts.
 func NewPrompter(card engine.Card, pipe *prep.Pipeline, source Media) *Prompter {
 	local := prep.Local{Pipeline: pipe}
 	if source != nil && pipe.Family != nil {
@@ -36,12 +36,12 @@ func NewPrompter(card engine.Card, pipe *prep.Pipeline, source Media) *Prompter 
 	return &Prompter{&model{card: card, pipe: pipe, encoder: local}}
 }
 
-// Prompt returns what a worker would be given, as Frontend.Prompt does.
+// MakePrompt returns what a worker would be given, as Frontend.MakePrompt does.
 func (p *Prompter) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
 	return p.model.prompt(ctx, q)
 }
 
-// prompt returns the only prompt of a question.
+// singlePrompt returns the only prompt of a question.
 func (m *model) prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
 	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
 		return prep.Prompt{}, fault.Param("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
@@ -54,11 +54,11 @@ func (m *model) prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	all[0].Free() // who asks where it would go sends nothing
+	all[0].Free() // a question sends nothing to a worker
 	return all[0], nil
 }
 
-// prompts returns each prompt of a request, as this model's engines see it.
+// makePrompts returns each prompt of a request, as this model's engines see it.
 func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
 	if q.Ext.Tokens != nil {
 		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.text("nvext.token_data", q.Ext.Tokens)
@@ -73,8 +73,8 @@ func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, err
 	return m.encode(ctx, q.Prompts, func(int) string { return "prompt" })
 }
 
-// encode returns the prompts that a client gave as texts or tokens; param names
-// each for errors. An encoder that waits for others works on several at a time.
+// encodePrompts returns the prompts that a client gave as texts or tokens; param names each in errors.
+// An encoder that waits for engines works on several at a time.
 func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int) string) ([]prep.Prompt, error) {
 	all := make([]prep.Prompt, len(given))
 	var texts []int
@@ -103,7 +103,7 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 	return all, err
 }
 
-// renamed gives an error about a text the name that the request has for it.
+// renameParam replaces the parameter name of an error about a text by the request's own.
 func renamed(err error, param string) error {
 	var refused *fault.Error
 	if !errors.As(err, &refused) || refused.Param != "prompt" {
@@ -114,7 +114,7 @@ func renamed(err error, param string) error {
 	return &f
 }
 
-// conversation is what the model's encoder is given of a request.
+// chatOf is the input of the model's encoder for a request.
 func (m *model) conversation(q *api.Request) *prep.Chat {
 	_, elsewhere := m.encoder.(*remote)
 	rule, external := prep.ContentRuleOf(m.card.Engine)
@@ -134,12 +134,13 @@ func (m *model) conversation(q *api.Request) *prep.Chat {
 			Role: m.Role, Name: m.Name, Content: m.Content, NoContent: m.NoContent,
 			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		}
-		// Workers of the version before, with an engine of their own, take texts as one.
+		// Workers of the previous version, with an engine of their own, take the texts of a message as
+		// one.
 		if m.HasMedia() || !elsewhere || external {
 			show(chat, i, m, !elsewhere)
 		}
 	}
-	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
+	if q.ToolChoice.Mode != api.ToolNone { // tools that must not be called are not shown
 		chat.Tools = q.ToolsJSON
 	}
 	return chat

@@ -8,8 +8,8 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// query answers the annotation query_instance_id: where the request would go and
-// what its tokens are. Nothing is reserved or generated.
+// answerQuery answers the annotation query_instance_id: where the request would go and what its tokens
+// are. It reserves and generates nothing.
 func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm) error {
 	if len(gens) != 1 {
 		return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
@@ -36,7 +36,7 @@ func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm
 		return a.whole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))
 	}
 	var events []byte
-	if form == api.QueryEvents && c.endpoint != api.Responses { // whose clients read no other events than its own
+	if form == api.QueryEvents && c.endpoint != api.Responses { // clients of Responses accept only that API's own events
 		events = openai.AppendQueryEvents(events, q)
 	} else {
 		events = a.writer.Append(events, all)

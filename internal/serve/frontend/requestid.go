@@ -10,8 +10,8 @@ import (
 
 const maxRequestID = 128
 
-// ids hands out the ids of running requests: they name reservations, so no two
-// running requests may share one.
+// requestIDs assigns the ids of running requests: they name reservations, so no two running requests
+// may share one.
 type ids struct {
 	mu struct {
 		sync.Mutex
@@ -19,10 +19,10 @@ type ids struct {
 	}
 }
 
-// idKey finds the id of a request in its context.
+// requestIDKey is the context key of a request's id.
 type idKey struct{}
 
-// idOf returns the id of the request that ctx is of; "" if it has none.
+// requestIDOf returns the id of the request of ctx; "" if it has none.
 func idOf(ctx context.Context) string {
 	id, _ := ctx.Value(idKey{}).(string)
 	return id
@@ -30,8 +30,7 @@ func idOf(ctx context.Context) string {
 
 func (s *ids) init() { s.mu.running = make(map[string]struct{}) }
 
-// claim reserves an id for a running request until release. One that a running
-// request has already gets a random suffix.
+// claim reserves an id for a running request until release. An id already in use gets a random suffix.
 func (s *ids) claim(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,8 +50,7 @@ func (s *ids) release(id string) {
 	delete(s.mu.running, id)
 }
 
-// requestID returns the id that a request goes by: the client's own if it sent
-// one that can be used, else a random one.
+// newRequestID returns the id of a request: the client's own if it sent a valid one, else a random one.
 func requestID(h http.Header) string {
 	_, id := header(h, "X-Request-Id", "X-Dynamo-Request-Id")
 	if !sane(id) {
@@ -61,8 +59,7 @@ func requestID(h http.Header) string {
 	return id
 }
 
-// named gives every response an x-request-id, so that a client can say which one
-// it means.
+// withRequestID gives every response an x-request-id, so that a client can name it.
 func named(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", requestID(r.Header))
@@ -78,8 +75,8 @@ func randomHex() string {
 	return hex.EncodeToString(b[:])
 }
 
-// sane reports whether a client's id can be logged, sent in a header and used as
-// a key: neither '~' nor '/', which make derived ids.
+// isValidID reports whether a client's id can be logged, sent in a header and used as a key. It has
+// neither '~' nor '/', which derived ids use.
 func sane(id string) bool {
 	if id == "" || len(id) > maxRequestID {
 		return false

@@ -13,18 +13,17 @@ import (
 	"penstock/core/fault"
 )
 
-// cutOff is how long requests have to say goodbye after they were cut off at the
-// end of a drain.
+// cutOff is how long requests may take to send their last error after they were cut off at the end of a
+// drain.
 const cutOff = 5 * time.Second
 
-// Run follows the registry and serves HTTP on ln, which it closes, until ctx
-// ends; it returns nil then. It takes no connection before it knows who is
-// registered, or has waited firstSight for that: until then they wait in ln. At the end it is a lame duck for DrainGrace. Then it
-// stops accepting, refuses new requests on open connections, lets those in
-// progress finish within DrainTimeout, and cuts off the rest with an error that
-// says so. The registry is followed until the last request is over.
+// Run follows the registry and serves HTTP on ln, which it closes, until ctx ends; it returns nil then.
+// It accepts no connection before the registry is read, or firstReadTimeout has passed: until then
+// connections wait in ln. At the end it continues to serve for DrainGrace. Then it stops accepting,
+// refuses new requests on open connections, lets running ones finish within DrainTimeout, and cuts off
+// the rest with an error that says so. It follows the registry until the last request ends.
 func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
-	// What outlives ctx: requests in progress and the catalog.
+	// These outlive ctx: running requests and the catalog.
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 	follow, unfollow := context.WithCancel(base)
@@ -76,13 +75,12 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// firstSight bounds the wait for the first look at who is registered, beyond which
-// the registry is away and requests are told so.
+// firstReadTimeout bounds the wait for the first read of the registry; after it the registry counts as
+// unreachable, and requests fail with that.
 const firstSight = 5 * time.Second
 
-// awaitSight waits until this frontend and its router know who is registered. A
-// frontend that has just been started would otherwise tell the first clients that
-// no model exists.
+// awaitWorkers waits until this frontend and its router have read the registry. Otherwise a new
+// frontend would tell its first clients that no model exists.
 func (f *Frontend) awaitSight(ctx context.Context) {
 	late := time.NewTimer(firstSight)
 	defer late.Stop()
@@ -101,11 +99,10 @@ func (f *Frontend) awaitSight(ctx context.Context) {
 	}
 }
 
-// lameDuck goes on serving for DrainGrace, so that nobody finds a closed port
-// before he could know: health says draining, and each answer closes its
-// connection. Idle connections stay open until a request on one of them is answered
-// so or the grace is over: to close one now would break the request that is just
-// being written to it. It returns the error of a server that fails meanwhile.
+// serveGrace continues to serve for DrainGrace, so that clients learn of the shutdown before the port
+// is closed: health reports draining, and each answer closes its connection. Idle connections stay open
+// until they have carried such an answer or the grace is over: closing one now would break a request
+// that is being written to it. It returns the error of a server that fails meanwhile.
 func (f *Frontend) lameDuck(served <-chan error) error {
 	if f.cfg.DrainGrace == 0 {
 		return nil
@@ -122,8 +119,8 @@ func (f *Frontend) lameDuck(served <-chan error) error {
 	}
 }
 
-// drain ends the server: by waiting, then by cutting requests off, at the last by
-// closing the connections of those that hang in a write.
+// drainServer ends the server: it waits, then cuts requests off, and finally closes the connections whose
+// writes block.
 func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
 	if err := shutdown(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -136,7 +133,7 @@ func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
 	return srv.Close()
 }
 
-// shutdown stops accepting and waits until no request is in progress.
+// shutDownServer stops accepting and waits until no request is running.
 func shutdown(srv *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

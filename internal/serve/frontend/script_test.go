@@ -12,20 +12,19 @@ import (
 	"penstock/internal/engine"
 )
 
-// script is an engine that says what the test wants, and keeps to the engine
-// contract unless told otherwise.
+// script is an engine with a scripted output, which keeps to the engine contract unless told otherwise.
 type script struct {
 	say    func(choice int) string // the text of a choice, then EOS
 	tokens []kv.Token              // instead of say, for every choice
 	batch  int                     // tokens in a delta; 0 is 1
 	cached int
-	late   bool // cached is told with the end of a choice
+	late   bool // cached is reported with the end of a choice
 
 	refuse   error // instead of accepting
 	dieAfter int   // frames with tokens, then fail; 0 is never
 	dieFirst bool  // fail before the first of them
 	dieWith  error // nil is Unavailable
-	frames   int   // sends this many frames with tokens, then waits for the end; 0 is all
+	frames   int   // sends this many frames with tokens, then waits for the end; 0 sends all
 	raw      [][]byte
 	endEarly bool // returns without having finished
 	mute     bool // never accepts
@@ -41,12 +40,12 @@ type script struct {
 		embeds    []engine.EmbedRequest
 		asked     []engine.PreprocessRequest
 		requests  []engine.Request
-		cancelled int // calls that ended because the caller went away
+		cancelled int // calls that ended because the caller disconnected
 		running   int
 	}
 }
 
-// constant makes a script whose every choice says text.
+// constant makes a script whose every choice outputs text.
 func constant(text string) *script { return &script{say: func(int) string { return text }} }
 
 func (s *script) seen() []engine.Request {
@@ -130,7 +129,7 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	return s.generate(ctx, &req, emit)
 }
 
-// generate sends the choices by turns, from where an earlier attempt left off.
+// generate sends the choices in turn, from where an earlier attempt stopped.
 func (s *script) generate(ctx context.Context, req *engine.Request, emit func(*engine.Delta) error) error {
 	pos := make([]int, req.Choices)
 	done := make([]bool, req.Choices)
@@ -244,7 +243,7 @@ func encodeBytes(text string) []kv.Token {
 	return out
 }
 
-// bytePipeline is a pipeline whose tokens are bytes: any text can be cut anywhere.
+// bytePipeline is a pipeline whose tokens are bytes: any text can be split anywhere.
 func bytePipeline() *prep.Pipeline {
 	return &prep.Pipeline{Tokenizer: byteTokenizer{}, Template: byteTemplate{}, TemplateName: "bytes"}
 }
@@ -292,8 +291,8 @@ func (byteTokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
 	return &byteDecoder{keep: opts.KeepSpecial}
 }
 
-// byteDecoder holds back the bytes of a character until it is whole. It is
-// deliberately naive: all text so far is decoded again for every token.
+// byteDecoder holds back the bytes of a character until it is complete. It is deliberately naive: it
+// decodes all text again for every token.
 type byteDecoder struct {
 	keep bool
 	all  []byte

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// TestNoConnectionBeforeFirstSight: a frontend that has just been started answers
-// nobody before it and its router know who is registered, so that its first
-// clients are not told that no model exists.
+// TestNoConnectionBeforeFirstSight: a new frontend accepts no connection before it and its router have
+// read the registry, so that its first clients are not told that no model exists.
 func TestNoConnectionBeforeFirstSight(t *testing.T) {
 	seen := make(chan struct{})
 	inWorldWith(t, Config{}, func(d *Deps) {
@@ -46,7 +45,7 @@ func TestRegistryAwayAtStart(t *testing.T) {
 	})
 }
 
-// TestStopBeforeFirstSight: the wait does not hold up the end.
+// TestStopBeforeFirstSight: the wait does not delay the stop.
 func TestStopBeforeFirstSight(t *testing.T) {
 	inWorldWith(t, Config{}, func(d *Deps) { d.Seen = make(chan struct{}) }, func(t *testing.T, w *world) {
 		began := time.Now()

@@ -12,12 +12,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// sightTimeout is how long a router process may take to find out what the media of a conversation
-// are, which has a bound of its own for it, before another one is asked.
+// resolveTimeout is how long a router process may take to resolve the media of a conversation, for
+// which it has its own bound, before another one is asked.
 const sightTimeout = time.Minute
 
-// sighted is the encoder of a model whose router processes find out what media are: conversations
-// that show any are theirs to make prompts of, and this frontend looks at nothing.
+// routedMediaEncoder is the encoder of a model whose router processes resolve media: they make the
+// prompts of conversations with media, and this frontend looks at no media.
 type sighted struct {
 	prep.Encoder // of everything else
 	routers      *remote
@@ -43,19 +43,19 @@ func (s sighted) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, err
 	f.metrics.resolved(began, p.TextOnly, err)
 	var refused *fault.Error
 	if errors.As(err, &refused) && refused.Code == fault.Invalid {
-		err = &prep.Refused{Err: refused} // what a router process refuses, no engine is to be asked
+		err = &prep.Refused{Err: refused} // what a router process refuses must not go to an engine
 	}
 	return p, err
 }
 
-// miscountsChat is miscounts of a conversation.
+// chatIsMiscounted reports whether one of the conversation's media is of a miscounted kind.
 func (m *model) miscountsChat(c *prep.Chat) bool {
 	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
 }
 
-// show asks for the prompt of a conversation and what its media are.
+// resolveMedia asks for the prompt of a conversation and its media objects.
 func (r *remote) show(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
-	urls := 0 // which are copied, and nothing is made of them
+	urls := 0 // URLs are copied but not tokenized
 	for i := range c.Media {
 		urls += len(c.Media[i].URL)
 	}
@@ -75,7 +75,7 @@ func (r *remote) show(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
 	return prep.Prompt{Tokens: p.Tokens, Media: p.Media, Objects: objects}, err
 }
 
-// asSent are the objects that were found out, with what the client said of them.
+// restoreSources returns the resolved objects with the sources and names that the client gave.
 func asSent(found []media.Object, shown []prep.Media) ([]media.Object, error) {
 	all := make([]media.Object, len(found))
 	for i := range found {
@@ -88,7 +88,7 @@ func asSent(found []media.Object, shown []prep.Media) ([]media.Object, error) {
 	return all, nil
 }
 
-// asks reports whether an encoder asks engines for the prompts of texts.
+// usesEngines reports whether an encoder asks engines for the prompts of texts.
 func asks(e prep.Encoder) bool {
 	if s, ok := e.(sighted); ok {
 		e = s.Encoder
@@ -97,7 +97,7 @@ func asks(e prep.Encoder) bool {
 	return ok
 }
 
-// sights reports whether what the media of the model are is for its router processes to find out.
+// resolvesMedia reports whether the model's router processes resolve its media.
 func (m *model) sights() bool {
 	for i := range m.workers {
 		if m.workers[i].card.Sights {
@@ -107,7 +107,7 @@ func (m *model) sights() bool {
 	return false
 }
 
-// makes reports whether a worker takes a request to preprocess.
+// canPreprocess reports whether a worker takes a preprocessing request.
 func makes(c *engine.Card, req *engine.PreprocessRequest) bool {
 	if req.Shows {
 		return c.Sights

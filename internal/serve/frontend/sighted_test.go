@@ -14,12 +14,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// sights makes a card of a model behind a router process that finds out what media are.
+// sights makes a card of a model behind a router process that resolves media.
 func sights(c *engine.Card) {
 	c.Sights, c.Preprocess, c.Router = true, true, true
 }
 
-// seen is what a router process answers about one object.
+// seen is a router process's answer about one object.
 func seen(kind media.Kind) *engine.Preprocessed {
 	key := media.Key{Hash: 7, Digest: kv.Digest{1}}
 	return &engine.Preprocessed{
@@ -28,14 +28,14 @@ func seen(kind media.Kind) *engine.Preprocessed {
 	}
 }
 
-// TestSighted: what the media of a conversation are is asked of the router processes that find it out,
-// and nothing is looked at here; all else is done here.
+// TestSighted: the router processes resolve the media of conversations, and this frontend looks at
+// none; it does everything else.
 func TestSighted(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := constant("ok")
 		s.maker.shown = func(*engine.PreprocessRequest) *engine.Preprocessed { return seen(media.Image) }
 		w.worker(7, s, decodes, sights)
-		w.worker(8, constant("ok"), decodes, preprocesses) // takes no part in it
+		w.worker(8, constant("ok"), decodes, preprocesses) // it is not asked
 		for range 3 {
 			body := strings.Replace(showing(`,"cache_salt":"mine"`, "http://a/red"), `{"type":"image_url",`, `{"type":"image_url","uuid":"cat",`, 1)
 			if got := w.post(chats, body); got.status != 200 {
@@ -78,7 +78,8 @@ func TestSighted(t *testing.T) {
 	})
 }
 
-// TestSightedAnswers: a router process that refuses, that cannot tell, that does not answer, and one that keeps to nothing.
+// TestSightedAnswers: a router process that refuses, that cannot resolve, that does not answer, and one
+// that violates the contract.
 func TestSightedAnswers(t *testing.T) {
 	blind := &engine.Preprocessed{Tokens: []kv.Token{300}, TextOnly: media.SizeRefused, Why: fault.Param("messages[0].content[1]", "'messages[0].content[1]': thin")}
 	half := seen(media.Image)

@@ -11,21 +11,21 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// speech takes the text of one choice apart into what the model says, thinks and
-// calls. Its zero value passes text on as it is.
+// outputParser splits the text of one choice into content, reasoning and calls. Its zero value passes
+// text through.
 type speech struct {
-	parser *parse.Parser // nil if the text is all there is
+	parser *parse.Parser // nil if the text is plain
 	events []parse.Event
-	pieces []piece // that are not out yet
+	pieces []piece // not sent yet
 	text   []byte  // of pieces
 
 	thinking bool
 	begun    int  // calls
 	open     bool // the last of them has not ended
-	shut     bool // nothing more is said
+	shut     bool // further text is ignored
 }
 
-// piece is one step of the answer, its text a part of speech.text.
+// outputPart is one step of the answer; its text is a part of outputParser.text.
 type piece struct {
 	kind     api.ChunkKind
 	call     int
@@ -42,7 +42,7 @@ func (s *speech) push(text []byte) {
 	s.take()
 }
 
-// pushToken is push for text that is a token which is a marker.
+// pushMarker is push for the text of a token which is a marker.
 func (s *speech) pushToken(text []byte) {
 	if s.shut {
 		return
@@ -60,7 +60,7 @@ func (s *speech) close() {
 	s.take()
 }
 
-// kinds are what chunks call the kinds of events.
+// chunkKinds maps the kinds of parser events to the kinds of chunks.
 var kinds = [...]api.ChunkKind{
 	parse.Content:   api.Text,
 	parse.Reasoning: api.Reasoning,
@@ -69,7 +69,7 @@ var kinds = [...]api.ChunkKind{
 	parse.CallEnd:   api.CallEnd,
 }
 
-// take keeps the events until they go out: their text is the parser's.
+// collectEvents copies the events, whose text belongs to the parser, until they are sent.
 func (s *speech) take() {
 	for i := range s.events {
 		e := &s.events[i]
@@ -91,10 +91,10 @@ func (s *speech) take() {
 	s.thinking = s.parser.Thinking()
 }
 
-// called reports whether the first call is complete.
+// hasCall reports whether the first call is complete.
 func (s *speech) called() bool { return s.begun > 1 || s.begun == 1 && !s.open }
 
-// keepFirstCall forgets what came and what comes behind the first call.
+// keepFirstCall drops everything after the first call, past and future.
 func (s *speech) keepFirstCall() {
 	for i := range s.pieces {
 		if s.pieces[i].kind == api.CallEnd {
@@ -105,7 +105,7 @@ func (s *speech) keepFirstCall() {
 	s.begun, s.open, s.shut = 1, false, true
 }
 
-// reason is why the choice ended, given why its text did.
+// finishReason is why the choice ended, given why its text did.
 func (s *speech) reason(r api.Reason) api.Reason {
 	if r == api.ReasonStop && s.begun > 0 && !s.open {
 		return api.ReasonCalls
@@ -113,8 +113,8 @@ func (s *speech) reason(r api.Reason) api.Reason {
 	return r
 }
 
-// appendChunks appends what was said since the last time, of the choice of index n.
-// Log-probabilities go with the first piece that can have some.
+// appendChunks appends the new output of the choice of index n. Log-probabilities go with the first
+// part that can have some.
 func (s *speech) appendChunks(dst []api.Chunk, n int, logprobs []api.Logprob, r *textRules) []api.Chunk {
 	for i := range s.pieces {
 		p := &s.pieces[i]
@@ -133,11 +133,11 @@ func (s *speech) appendChunks(dst []api.Chunk, n int, logprobs []api.Logprob, r 
 	return dst
 }
 
-// sent forgets the pieces, which are out.
+// dropSent drops the parts after they are sent.
 func (s *speech) sent() { s.pieces, s.text = s.pieces[:0], s.text[:0] }
 
-// grammar returns what takes the answers to the request apart; nil if they are
-// plain text.
+// outputGrammar returns the grammar which splits the answers to the request; nil if they are plain
+// text.
 func (p *planner) grammar() (*parse.Grammar, error) {
 	q, cfg := p.req, parse.Config{Reasoning: p.model.manner.reasoning}
 	switch {
@@ -158,7 +158,7 @@ func (p *planner) grammar() (*parse.Grammar, error) {
 		return nil, nil
 	}
 	g, err := parse.Compile(cfg)
-	if err != nil { // names that exclude each other; the catalog's log says so too
+	if err != nil { // names that exclude each other; the catalog also logs it
 		return nil, fault.Param("tools", "the model '%s' cannot be given tools: %v", p.model.card.Name, err)
 	}
 	return g, nil
@@ -172,13 +172,12 @@ func functions(tools []api.Tool) []parse.Function {
 	return fs
 }
 
-// tail is how many tokens at the end of a prompt tell whether its answer begins
-// inside reasoning: an assistant's opening and a marker.
+// tailTokens is the number of tokens at the end of a prompt that show whether its answer begins inside
+// reasoning: an assistant's opening and a marker.
 const tail = 24
 
-// startsAfter says where an answer to a prompt begins: inside reasoning, with
-// content, or amid the message that it continues. Calls that a guide demands are all
-// there is of an answer, whatever it continues.
+// answerStart says where an answer to a prompt begins: inside reasoning, with content, or within the
+// message that it continues. Calls that a guide demands are the whole answer, whatever it continues.
 func (p *planner) startsAfter(prompt []kv.Token) parse.Start {
 	if q := p.req; q.ContinueFinal && q.Ext.Tokens == nil && !q.ToolChoice.Must() {
 		if text := q.Messages[len(q.Messages)-1].Content; text != "" {
@@ -193,8 +192,7 @@ func (p *planner) startsAfter(prompt []kv.Token) parse.Start {
 	return parse.OpenAfter(p.model.manner.reasoning, string(d.Flush(text)))
 }
 
-// markerTokens returns the tokens that are the grammar's markers, and how long their
-// text is.
+// markerTokens returns the tokens that are the grammar's markers, and the length of their text.
 func markerTokens(t prep.Tokenizer, g *parse.Grammar) map[kv.Token]int {
 	markers := map[kv.Token]int{}
 	for _, m := range g.TokenMarkers() {
@@ -205,7 +203,7 @@ func markerTokens(t prep.Tokenizer, g *parse.Grammar) map[kv.Token]int {
 	return markers
 }
 
-// listen gives each choice of a generation its parser.
+// attachParsers gives each choice of a generation its parser.
 func (p *planner) listen(g *generation, grammar *parse.Grammar) {
 	if grammar == nil {
 		return
@@ -219,7 +217,7 @@ func (p *planner) listen(g *generation, grammar *parse.Grammar) {
 		c := &g.choices[i]
 		c.speech.parser = grammar.Parser(start, seed+"/"+strconv.Itoa(i))
 		c.speech.thinking = c.speech.parser.Thinking()
-		// Markup is made of special tokens where the vocabulary has some for it.
+		// Vocabularies which have special tokens for markup use them.
 		c.decoder = g.rules.tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
 	}
 }

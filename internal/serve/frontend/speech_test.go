@@ -18,7 +18,7 @@ import (
 const toolsJSON = `[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}},` +
 	`{"type":"function","function":{"name":"time","parameters":{"type":"object","properties":{}}}}]`
 
-// said is what a client makes of one choice.
+// said is a client's view of one choice.
 type said struct {
 	Content   any // nil, or a string
 	Reasoning string
@@ -60,7 +60,7 @@ func whole(t *testing.T, body string) (out said, usage map[string]any) {
 	return out, a.Usage
 }
 
-// streamed folds the first choice of a stream.
+// streamed joins the chunks of the first choice of a stream.
 func streamed(t *testing.T, body string) (out said) {
 	t.Helper()
 	var text strings.Builder
@@ -114,9 +114,8 @@ func streamed(t *testing.T, body string) (out said) {
 	return out
 }
 
-// TestSpeech: what models write is told apart into content, reasoning and calls,
-// the same in a stream as in a whole answer, however the worker parts it, and when
-// a worker dies amid.
+// TestSpeech: model output is split into content, reasoning and calls, equally in a stream and in a
+// whole answer, however the worker splits it, and also when a worker dies in the middle.
 func TestSpeech(t *testing.T) {
 	const call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"
 	const tools = `,"tools":` + toolsJSON
@@ -166,7 +165,7 @@ func TestSpeech(t *testing.T) {
 						if diff := cmp.Diff(tt.want, streamed(t, a.body)); diff != "" {
 							t.Errorf("streamed, batch %d, dies after %d (-want +got)\n%s", dying.batch, dying.dieAfter, diff)
 						}
-						synctest.Wait() // for the worker whose answer nobody needed to its end
+						synctest.Wait() // for the worker whose answer was not read to its end
 					}
 				}
 			})
@@ -174,8 +173,8 @@ func TestSpeech(t *testing.T) {
 	}
 }
 
-// TestStopTokenIsMarkup: a stop token has no text, but where it is the markup that
-// ends a call, the call has ended.
+// TestStopTokenIsMarkup: a stop token has no text, but if it is the markup that ends a call, the call
+// has ended.
 func TestStopTokenIsMarkup(t *testing.T) {
 	for says, want := range map[string]said{
 		`<|channel|>commentary to=functions.weather<|message|>{"city": "Oslo"}`: {Calls: []string{`weather {"city": "Oslo"}`}, Finish: "tool_calls"},
@@ -199,9 +198,9 @@ func TestStopTokenIsMarkup(t *testing.T) {
 	}
 }
 
-// TestCallInsideReasoning: a call ends reasoning that was never closed if its marker is
-// the token, however the worker parts its tokens and whatever stop strings hold back. A
-// marker that the model spells is text.
+// TestCallInsideReasoning: a call ends reasoning that was never closed if its marker is the token,
+// however the worker splits its tokens and whatever stop strings hold back. A marker that the model
+// spells out is text.
 func TestCallInsideReasoning(t *testing.T) {
 	const object = `{"name": "time", "arguments": {}}`
 	for _, tt := range []struct {
@@ -250,8 +249,8 @@ func TestCallInsideReasoning(t *testing.T) {
 	}
 }
 
-// TestUnsureFormat: of a model whose markers tell several formats none is chosen, and
-// the log says what to do about it, once, unless the card says that there is none.
+// TestUnsureFormat: if a model's markers match several formats none is chosen, and the log says once
+// what to do, unless the card says that there is none.
 func TestUnsureFormat(t *testing.T) {
 	for parser, logged := range map[string]int{"": 1, "none": 0, "hermes": 0} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -270,8 +269,8 @@ func TestUnsureFormat(t *testing.T) {
 	}
 }
 
-// TestSpecialTokensInSpeech: special tokens that are no markup are left out of an
-// answer that is taken apart as of any other, unless the client wants them.
+// TestSpecialTokensInSpeech: special tokens which are not markup are left out of a parsed answer as of
+// any other, unless the client wants them.
 func TestSpecialTokensInSpeech(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		says := append(encodeBytes("<think>a"), byteTurn)
@@ -289,8 +288,8 @@ func TestSpecialTokensInSpeech(t *testing.T) {
 	})
 }
 
-// TestContinuedSpeech: an answer that goes on with the assistant's last message is
-// what that was, whatever the model's answers begin with.
+// TestContinuedSpeech: an answer that continues the assistant's last message starts in that message's
+// state, whatever the model's answers usually begin with.
 func TestContinuedSpeech(t *testing.T) {
 	for _, tt := range []struct {
 		name, tools, reasoning string // of the card
@@ -323,21 +322,21 @@ func TestContinuedSpeech(t *testing.T) {
 	}
 }
 
-// TestReasoningTokens: usage counts what the model thought with, the opening marker included.
+// TestReasoningTokens: usage counts the reasoning tokens, including the opening marker.
 func TestReasoningTokens(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("<think>abc</think>de"), func(c *engine.Card) { c.ReasoningParser = "qwen3" })
 		_, usage := whole(t, w.post("/v1/chat/completions", `{"model":"bytes","messages":[{"role":"user","content":"x"}]}`).body)
 		got := usage["completion_tokens_details"].(map[string]any)["reasoning_tokens"]
-		// A token is a byte here: the one that completes the opening marker, three
-		// thoughts, and all of the closing marker but the one that completes it.
+		// A token is a byte here: the one that completes the opening marker, three of reasoning, and
+		// all of the closing marker but the one that completes it.
 		if want := float64(len(">abc</think")); got != want {
 			t.Errorf("%v reasoning tokens, want %v", got, want)
 		}
 	})
 }
 
-// TestSpeechLogprobs: no token's log-probability is lost to markup.
+// TestSpeechLogprobs: markup removes no token's log-probability.
 func TestSpeechLogprobs(t *testing.T) {
 	const says = "<think>a</think>b<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>"
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -362,11 +361,10 @@ func TestSpeechLogprobs(t *testing.T) {
 	})
 }
 
-// TestHiddenLogprobs: what must not be seen of the reasoning is not to be seen in
-// log-probabilities.
+// TestHiddenLogprobs: hidden reasoning does not appear in log-probabilities either.
 func TestHiddenLogprobs(t *testing.T) {
 	for says, want := range map[string]string{
-		"<think>secret</think>hi": ">hi", // the token that ends the reasoning is none of it
+		"<think>secret</think>hi": ">hi", // the token that ends the reasoning is not part of it
 		"<think>secret":           "",
 	} {
 		for _, stop := range []string{"", "ret", "ets"} {
@@ -404,8 +402,8 @@ func TestHiddenLogprobs(t *testing.T) {
 	}
 }
 
-// TestGuides: what must be JSON goes to the engine as a schema; what no engine can
-// keep to is refused by name, and a worker that cannot is passed over.
+// TestGuides: an answer that must be JSON goes to the engine as a schema; a schema that no engine
+// supports is refused by field name, and a worker without support is not chosen.
 func TestGuides(t *testing.T) {
 	const schema = `{"type":"object","properties":{"b":{"$ref":"#/$defs/d"},"a":{"const":1}},"$defs":{"d":{"enum":["#/x"]}}}`
 	const object = `{"type":"object","properties":{"name":{"const":%q},"arguments":%s},"required":["name","arguments"],"additionalProperties":false}`
@@ -468,8 +466,7 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// TestGuideRefusals: what an engine cannot enforce is said about the field that
-// asked for it.
+// TestGuideRefusals: an engine's refusal of a schema names the field that asked for it.
 func TestGuideRefusals(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("{}")
@@ -488,7 +485,7 @@ func TestGuideRefusals(t *testing.T) {
 	})
 }
 
-// TestRebased: references move with their schema; what only looks like one stays.
+// TestRebased: references move with their schema; data which only looks like one stays.
 func TestRebased(t *testing.T) {
 	for schema, want := range map[string]string{
 		`{"$ref":"#"}`: `{"$ref":"#/r"}`,

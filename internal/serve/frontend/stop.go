@@ -1,12 +1,11 @@
 package frontend
 
-// needles are a request's stop strings, prepared once and shared by the matchers
-// of its choices.
+// stopStrings are a request's stop strings, prepared once and shared by the matchers of its choices.
 type needles []needle
 
-// needle is one string with its failure function (Knuth, Morris and Pratt 1977):
-// fail[k] is the length of the longest proper prefix of text that is a suffix of
-// text[:k]. It makes matching linear in the text, whatever the string.
+// stopString is one string with its failure function (Knuth, Morris and Pratt 1977): fail[k] is the
+// length of the longest proper prefix of text that is a suffix of text[:k]. It makes matching linear in
+// the text, for any string.
 type needle struct {
 	text string
 	fail []int32
@@ -31,20 +30,20 @@ func newNeedles(stops []string) needles {
 	return ns
 }
 
-// matcher finds the first of the needles in a text that comes in pieces. It must
-// not be fed after a match.
+// stopMatcher finds the first of the stop strings in a text that arrives in pieces. It must not be fed
+// after a match.
 type matcher struct {
 	needles needles
-	state   []int32 // for each needle, how much of it the text ends with
+	state   []int32 // for each stop string, how much of it the text ends with
 }
 
 func newMatcher(ns needles) matcher {
 	return matcher{needles: ns, state: make([]int32, len(ns))}
 }
 
-// feed takes the next piece. At the first byte that completes a needle it
-// returns the number of bytes of b up to and including that byte and the length
-// of the needle, the longest if several end there; 0, 0 if there is no match.
+// feed takes the next piece. At the first byte that completes a stop string it returns the number of
+// bytes of b up to and including that byte and the length of the stop string, the longest if several
+// end there; 0, 0 if there is no match.
 func (m *matcher) feed(b []byte) (end, length int) {
 	if len(m.needles) == 0 {
 		return 0, 0
@@ -71,8 +70,8 @@ func (m *matcher) feed(b []byte) (end, length int) {
 	return 0, 0
 }
 
-// held is how many bytes at the end of the text may yet begin a needle. They
-// begin with a needle's first byte, so never within a character.
+// heldBytes is the number of bytes at the end of the text which may begin a stop string. They begin
+// with a stop string's first byte, so never within a character.
 func (m *matcher) held() int {
 	h := int32(0)
 	for _, k := range m.state {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// firstStop is the naive twin of matcher: the first byte at which a stop string
-// is complete, and the longest string that is complete there.
+// firstStop is the naive twin of stopMatcher: the first byte at which a stop string is complete, and
+// the longest string that is complete there.
 func firstStop(text string, stops []string) (end, length int) {
 	for end := 1; end <= len(text); end++ {
 		for _, s := range stops {
@@ -22,8 +22,8 @@ func firstStop(text string, stops []string) (end, length int) {
 	return 0, 0
 }
 
-// holdBack is the naive twin of matcher.held: the longest end of text that is a
-// proper beginning of a stop string.
+// holdBack is the naive twin of stopMatcher.heldBytes: the longest end of text that is a proper prefix
+// of a stop string.
 func holdBack(text string, stops []string) int {
 	for n := len(text); n > 0; n-- {
 		for _, s := range stops {

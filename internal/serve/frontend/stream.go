@@ -5,23 +5,21 @@ import (
 	"time"
 )
 
-// maxPending is how many bytes of events may wait for a client before the worker
-// is made to wait.
+// maxPending is how many bytes of events may wait for a client before the worker has to wait.
 const maxPending = 64 << 10
 
-// keepAlive is what a stream says when there is nothing to say: a comment, which
-// clients skip and which keeps proxies from taking the connection for dead.
+// keepAlive is sent on an idle stream: a comment, which clients skip and which keeps proxies from
+// closing the connection.
 const keepAlive = ": keep-alive\n\n"
 
-// stream writes the events of one answer from a goroutine of its own. What comes
-// while a write is in progress goes out in the next one, so that a busy server
-// makes few writes and an idle one no token wait.
+// sseStream writes the events of one answer from its own goroutine. Events which arrive during a write
+// go out in the next one, so that a busy server makes few writes and an idle one delays no token.
 type stream struct {
-	write  func([]byte) error // whole events, at once
-	final  func([]byte) error // the last events, which go out when the request is over; nil is write
-	broken func(error)        // told when write fails, after which nothing is written
-	silent time.Duration      // after which a keep-alive goes out
-	wake   chan struct{}      // there is something to do; has room for one
+	write  func([]byte) error // whole events, flushed
+	final  func([]byte) error // the last events, which go out when the request ends; nil means write
+	broken func(error)        // called when a write fails; nothing is written after that
+	silent time.Duration      // idle time before a keep-alive
+	wake   chan struct{}      // there is work; has room for one
 	room   chan struct{}      // pending was taken; has room for one
 	done   chan struct{}      // closed when run returns
 
@@ -39,12 +37,12 @@ func newStream(silent time.Duration, write func([]byte) error, broken func(error
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.mu.pending = *scraps.Get().(*[]byte)
-	signal(s.wake) // there is the header
+	signal(s.wake) // for the header
 	return s
 }
 
-// run writes until the stream is closed or a write fails. Its first write may have no events:
-// it is what sends the header.
+// run writes until the stream is closed or a write fails. Its first write may have no events: it sends
+// the header.
 func (s *stream) run() {
 	defer close(s.done)
 	silence := time.NewTimer(s.silent)
@@ -77,8 +75,8 @@ func (s *stream) run() {
 	}
 }
 
-// swap takes what is pending and leaves spare's memory for more. last says that
-// there will be none.
+// takePending takes the pending events and leaves spare's memory for more. last says that there will be
+// none.
 func (s *stream) swap(spare []byte) (events []byte, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +92,8 @@ func (s *stream) fail(err error) {
 	s.broken(err)
 }
 
-// put adds whole events, of which it keeps nothing. It waits while the client is
-// too far behind, and returns the error of a write that failed. One goroutine puts.
+// put adds whole events and keeps nothing of the slice. It waits while the client is too slow, and
+// returns the error of a write that failed. Only one goroutine calls it.
 func (s *stream) put(events []byte) error {
 	s.mu.Lock()
 	for s.mu.err == nil && len(s.mu.pending) >= maxPending {
@@ -114,8 +112,8 @@ func (s *stream) put(events []byte) error {
 	return s.mu.err
 }
 
-// close writes what is pending, waits until run has returned, and returns the
-// error of a write that failed. It may be called again.
+// close writes what is pending, waits until run has returned, and returns the error of a write that
+// failed. It may be called again.
 func (s *stream) close() error {
 	s.mu.Lock()
 	s.mu.closed = true
@@ -129,13 +127,13 @@ func (s *stream) close() error {
 	return s.mu.err
 }
 
-// scraps is memory for events, kept from one answer to the next.
+// bufferPool holds memory for events, reused between answers.
 var scraps = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
-// maxScrap bounds what is kept of one answer, in bytes.
+// maxPooled bounds the size of a pooled buffer, in bytes.
 const maxScrap = 16 << 10
 
-// recycle keeps memory that nobody uses any more.
+// recycleBuffer returns an unused buffer to the pool.
 func recycle(b []byte) {
 	if cap(b) > 0 && cap(b) <= maxScrap {
 		b = b[:0]
@@ -143,7 +141,7 @@ func recycle(b []byte) {
 	}
 }
 
-// signal says something that need not be said twice.
+// wakeUp wakes the receiver of c; a signal already pending is enough.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

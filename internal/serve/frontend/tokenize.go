@@ -13,8 +13,8 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// text serves an endpoint between text and tokens, which no worker is asked for.
-// It has a place among the requests in progress, and counts as one of them.
+// serveText serves an endpoint that converts between text and tokens without a worker. Its calls count
+// as requests in progress.
 func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{f: f, r: r, metrics: f.metrics.unknown, id: w.Header().Get("X-Request-Id"), visit: visitOf(r.Context())}
@@ -49,8 +49,7 @@ func (f *Frontend) text(name string, d dialect, serve func(*call, context.Contex
 	}
 }
 
-// tokenize answers POST /tokenize: the tokens that a prompt or a conversation
-// would be sent to a worker as.
+// serveTokenize answers POST /tokenize: the tokens that a worker would get for a prompt or a conversation.
 func (c *call) tokenize(ctx context.Context) error {
 	req, err := decoded(c, openai.DecodeTokenize)
 	if err != nil {
@@ -89,8 +88,7 @@ func (c *call) tokenize(ctx context.Context) error {
 	return c.within(size, func() []byte { return openai.AppendTokenized(nil, &out) })
 }
 
-// countTokens answers POST /v1/messages/count_tokens: how long the prompt of a
-// conversation is.
+// serveCountTokens answers POST /v1/messages/count_tokens: the length of a conversation's prompt.
 func (c *call) countTokens(ctx context.Context) error {
 	q, err := decoded(c, anthropic.DecodeCount)
 	if err != nil {
@@ -127,7 +125,7 @@ func (m *model) encodeRequest(ctx context.Context, req *openai.TokenizeRequest) 
 	return p, err
 }
 
-// detokenize answers POST /detokenize: the text of tokens, special ones included.
+// serveDetokenize answers POST /detokenize: the text of tokens, including special ones.
 func (c *call) detokenize(context.Context) error {
 	req, err := decoded(c, openai.DecodeDetokenize)
 	if err != nil {
@@ -154,8 +152,8 @@ func (c *call) detokenize(context.Context) error {
 	})
 }
 
-// find returns the model that a request names, as the catalog finds it for what the
-// request wants and its key may have it, and names it in its metrics.
+// findModel returns the model that a request names, if find finds it and the call's key allows it, and
+// sets it in the call's metrics.
 func (c *call) find(find func(name string) (*model, error), name string) (*model, error) {
 	m, err := find(name)
 	if err = c.allowed(name, m, err); err != nil {
@@ -165,15 +163,15 @@ func (c *call) find(find func(name string) (*model, error), name string) (*model
 	return m, nil
 }
 
-// What the answers take at most, in bytes: a token as a number, with its comma
-// and the quotes and comma of its text; a byte of text in JSON.
+// Upper bounds of the answers, in bytes: a token as a number, with its comma and the quotes and comma
+// of its text; a byte of text in JSON.
 const (
 	tokenBytes  = 14
 	stringBytes = 6
 )
 
-// within sends the body that the function makes, of at most size bytes, which count
-// against the budget of all bodies meanwhile.
+// sendBounded sends the body that the function makes, of at most size bytes, which count against the
+// budget of all bodies meanwhile.
 func (c *call) within(size int, body func() []byte) error {
 	if !c.f.bodies.Take(int64(size)) {
 		return c.f.noMemory()
@@ -182,7 +180,7 @@ func (c *call) within(size int, body func() []byte) error {
 	return c.answer.whole(append(body(), '\n'))
 }
 
-// textLen is the number of bytes that tokens stand for.
+// textLength is the number of bytes of the tokens' text.
 func textLen(m *model, tokens []kv.Token) int {
 	n := 0
 	var text []byte

@@ -7,8 +7,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// traced ends the span of an HTTP request. Its name has the path's pattern and not
-// the path, of which there may be any number.
+// endSpan ends the span of an HTTP request. Its name has the path's pattern, not the path, because the
+// number of paths is unbounded.
 func (v *visit) traced(span obs.Span, r *http.Request, out *tally) {
 	if span.Recording() {
 		span.Name(short(r.Method) + " " + r.Pattern)

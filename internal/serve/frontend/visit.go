@@ -12,30 +12,30 @@ import (
 	"penstock/internal/obs"
 )
 
-// visit is what an HTTP request is remembered by: in the access log, in its trace
-// and on the account of its key. It belongs to the request's goroutine.
+// requestRecord is what the access log, the trace and the key's usage need of an HTTP request. The
+// request's goroutine owns it.
 type visit struct {
 	started  time.Time
-	client   *keys.Client // who asks; nil while keys are not in force
+	client   *keys.Client // nil while keys are not in force
 	model    string
 	stream   bool
 	tokens   api.TokenCounts
 	attempts []api.Attempt
 	first    time.Time // when output began; zero if it did not
-	err      error     // that the request ended with
+	err      error     // final error of the request
 }
 
-// visitKey finds the visit in a request's context.
+// requestRecordKey is the context key of a requestRecord.
 type visitKey struct{}
 
-// visitOf returns the visit that ctx is of; nil if nothing remembers visits.
+// recordOf returns the record of the request of ctx; nil if requests are not recorded.
 func visitOf(ctx context.Context) *visit {
 	v, _ := ctx.Value(visitKey{}).(*visit)
 	return v
 }
 
-// observed remembers each request while it is served, and tells the access log and
-// the trace about it when it is over. Nothing is done where nobody wants to know.
+// withRecord records each request while it is served, and then writes it to the access log and the
+// trace. It does nothing if none of the log, keys and traces is on.
 func (f *Frontend) observed(inner http.Handler) http.Handler {
 	if f.deps.AccessLog == nil && f.deps.Keys == nil && f.deps.Tracer == nil {
 		return inner
@@ -46,7 +46,7 @@ func (f *Frontend) observed(inner http.Handler) http.Handler {
 		ctx, span := f.deps.Tracer.Serve(ctx, "HTTP")
 		r = r.WithContext(ctx)
 		out := &tally{ResponseWriter: w}
-		// Deferred, since a handler may end by a panic that cuts the connection.
+		// Deferred, because a handler may panic to cut the connection.
 		defer func() {
 			v.traced(span, r, out)
 			if f.deps.AccessLog != nil {
@@ -57,8 +57,7 @@ func (f *Frontend) observed(inner http.Handler) http.Handler {
 	})
 }
 
-// continued gives a request the trace that its client says it is part of. It costs
-// nothing where the client says nothing.
+// withTrace continues the trace of the client. It costs nothing for a request without one.
 func continued(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ctx := obs.Incoming(r.Context(), r.Header); ctx != r.Context() {
@@ -68,10 +67,10 @@ func continued(inner http.Handler) http.Handler {
 	})
 }
 
-// tally is a response that counts what goes out.
+// countingWriter is a response that counts the bytes written.
 type tally struct {
 	http.ResponseWriter
-	status int // 0 before there is one
+	status int // 0 before it is known
 	bytes  int64
 }
 
@@ -96,8 +95,8 @@ func (t *tally) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// connection returns the response of the server itself. Some of net/http looks for
-// what only that one has.
+// serverWriter returns the response of the server itself. Parts of net/http look for methods that only
+// it has.
 func connection(w http.ResponseWriter) http.ResponseWriter {
 	for {
 		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
@@ -108,7 +107,7 @@ func connection(w http.ResponseWriter) http.ResponseWriter {
 	}
 }
 
-// note tells the visit what the call was about.
+// fillRecord copies the call's results into its record.
 func (c *call) note(err error) {
 	v := c.visit
 	if v == nil {
@@ -118,7 +117,7 @@ func (c *call) note(err error) {
 	v.attempts, v.first = c.answer.ext.Attempts, c.answer.first
 }
 
-// keyName is the name of the key that the visit came with; "" without one.
+// keyName is the name of the request's key; "" without one.
 func (v *visit) keyName() string {
 	if v.client == nil {
 		return ""
@@ -126,8 +125,8 @@ func (v *visit) keyName() string {
 	return v.client.Key().Name
 }
 
-// outcome is "ok" or the code of the error that the request ended with. It tells what
-// the status cannot once an answer has begun.
+// outcome is "ok" or the code of the request's error. It tells what the status cannot once an answer
+// has started.
 func (v *visit) outcome() string {
 	if v.err == nil {
 		return "ok"
@@ -135,8 +134,8 @@ func (v *visit) outcome() string {
 	return fault.Of(v.err).String()
 }
 
-// log writes the line of the access log. It has no headers, no query and nothing of
-// the bodies.
+// writeLog writes the line of the access log. It contains no headers, no query and nothing of the
+// bodies.
 func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 	ctx := context.WithoutCancel(r.Context())
 	level := v.level(r, out)
@@ -166,8 +165,8 @@ func (v *visit) log(log *slog.Logger, r *http.Request, out *tally) {
 	log.LogAttrs(ctx, level, "served", attrs...)
 }
 
-// level is that of the request's line: what machines ask every few seconds, and are
-// answered, is for those who look for it.
+// logLevel is the level of the request's line: successful requests of probes and scrapers are debug
+// lines.
 func (v *visit) level(r *http.Request, out *tally) slog.Level {
 	switch r.URL.Path {
 	case "/health", "/ready", "/live", "/metrics":
@@ -178,7 +177,7 @@ func (v *visit) level(r *http.Request, out *tally) slog.Level {
 	return slog.LevelInfo
 }
 
-// workers are those that were tried, in the order of the attempts.
+// workerIDs returns the tried workers, in the order of the attempts.
 func (v *visit) workers() []uint64 {
 	ids := make([]uint64, len(v.attempts))
 	for i, a := range v.attempts {
@@ -187,5 +186,5 @@ func (v *visit) workers() []uint64 {
 	return ids
 }
 
-// millis is a duration in milliseconds, to the microsecond.
+// toMillis is a duration in milliseconds, with microsecond precision.
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -23,7 +23,7 @@ func accessLog(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(&lockedWriter{w: out}, nil))
 }
 
-// lines returns the lines of an access log as they are, without their time.
+// lines returns the lines of an access log without their time.
 func lines(t *testing.T, out *bytes.Buffer) (all []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {
@@ -36,8 +36,7 @@ func lines(t *testing.T, out *bytes.Buffer) (all []map[string]any) {
 	return all
 }
 
-// TestAccessLog: one line for each request, when it is over, with what became of it
-// and nothing of what was said.
+// TestAccessLog: one line for each finished request, with its outcome and nothing of its contents.
 func TestAccessLog(t *testing.T) {
 	var out bytes.Buffer
 	inWorldWith(t, Config{}, func(d *Deps) { d.AccessLog = accessLog(&out) }, func(t *testing.T, w *world) {
@@ -55,7 +54,7 @@ func TestAccessLog(t *testing.T) {
 		synctest.Wait()
 		w.get("/" + strings.Repeat("long", 100))
 		synctest.Wait()
-		w.get("/live") // a line for those who look for it
+		w.get("/live") // a debug line
 		synctest.Wait()
 		w.post("/tokenize", `{"model":"bytes","prompt":"secret prompt"}`)
 		synctest.Wait()
@@ -99,8 +98,8 @@ func TestAccessLog(t *testing.T) {
 	})
 }
 
-// TestAccessLogOfProbes: what machines ask every few seconds is at level debug when all
-// is well, and at info when it is not.
+// TestAccessLogOfProbes: lines of probes and scrapers are at level debug if the answer is 200, and at
+// info otherwise.
 func TestAccessLogOfProbes(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&lockedWriter{w: &out}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -120,8 +119,7 @@ func TestAccessLogOfProbes(t *testing.T) {
 	})
 }
 
-// TestAccessLogOfWhoWent: a stream whose client goes has the status that it had, and
-// an outcome that says so.
+// TestAccessLogOfWhoWent: a stream whose client disconnects keeps its status, and the outcome says so.
 func TestAccessLogOfWhoWent(t *testing.T) {
 	var out bytes.Buffer
 	inWorldWith(t, Config{WriteTimeout: time.Second}, func(d *Deps) { d.AccessLog = accessLog(&out) }, func(t *testing.T, w *world) {
@@ -138,8 +136,8 @@ func TestAccessLogOfWhoWent(t *testing.T) {
 	})
 }
 
-// TestObservingNothing costs nothing: without a log, keys and traces the handler is
-// not even wrapped, and the stages of a request allocate nothing.
+// TestObservingNothing: without a log, keys and traces the handler is not even wrapped, and the stages
+// of a request allocate nothing.
 func TestObservingNothing(t *testing.T) {
 	f := &Frontend{}
 	inner := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

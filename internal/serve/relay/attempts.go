@@ -12,15 +12,15 @@ import (
 	"penstock/internal/attempt"
 )
 
-// maxAttempts bounds the attempts that one attempt of a caller may become: it is
-// also the distance between the numbers that two of them use, so that each of all
-// attempts at a request has a number of its own, and a later one a higher.
+// maxAttempts bounds the attempts made for one attempt of a caller. It is also the distance between the
+// attempt numbers of two such, so that every attempt of a request has its own number, and a later one a
+// higher.
 const maxAttempts = 256
 
 // maxCallerAttempt is the last attempt of a caller whose numbers fit.
 const maxCallerAttempt = 1 << 23
 
-// first returns the number of the first attempt on behalf of a caller's.
+// firstAttempt returns the number of the first attempt made for a caller's attempt.
 func first(number uint32) (uint32, error) {
 	if number == 0 || number > maxCallerAttempt {
 		return 0, fault.Param("attempt", "attempts are numbered from 1 to %d", maxCallerAttempt)
@@ -28,7 +28,7 @@ func first(number uint32) (uint32, error) {
 	return (number-1)*maxAttempts + 1, nil
 }
 
-// newRunner returns what carries requests from worker to worker.
+// newDispatcher returns the dispatcher of the proxy's requests.
 func newRunner(r *Relay) attempt.Runner {
 	return attempt.Runner{
 		Limits: migrate.Config{
@@ -42,8 +42,8 @@ func newRunner(r *Relay) attempt.Runner {
 	}
 }
 
-// attempts makes attempts until the task is complete, ctx ends, or an attempt
-// fails that no other worker can make good.
+// runAttempts makes attempts until the task is complete, ctx ends, or an attempt fails in a way that no
+// other worker can repair.
 func (e *relayed) attempts(ctx context.Context, id string, t attempt.Task, number uint32) error {
 	runner := e.r.runner
 	runner.Failed = func(f attempt.Failure) {
@@ -61,17 +61,18 @@ func (e *relayed) attempts(ctx context.Context, id string, t attempt.Task, numbe
 	case errors.As(err, &lost):
 		return unfinished(lost)
 	case fault.Of(err) == fault.EngineError:
-		// What workers here say of the request is the answer: another router's would be asked for nothing.
+		// What the workers here say about the request is the answer: another router would be asked in
+		// vain.
 		return &fault.Error{Code: fault.Internal, Message: err.Error(), Err: err}
 	}
 	return err
 }
 
-// unfinished is what the caller is told when the last worker that could be tried
-// has failed too. A worker that leaves is no reason to think that this relay does.
+// unfinishedError is the caller's error when the last eligible worker has failed too. A draining worker
+// does not mean that this proxy drains.
 func unfinished(lost *attempt.Lost) error {
 	code := fault.Of(lost)
-	if code == fault.Ineligible { // it says what of the request the workers cannot serve, and what to do
+	if code == fault.Ineligible { // it says what about the request the workers cannot serve, and what to do
 		return lost.Err
 	}
 	if code == fault.Draining {

@@ -11,8 +11,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestCachedLate: a relay keeps to the contract about cached tokens whatever its workers
-// do: it says what the first of them says, when that says it.
+// TestCachedLate: a proxy follows the contract about cached tokens whatever its workers do: it reports
+// the first worker's number when that worker reports it.
 func TestCachedLate(t *testing.T) {
 	const unknown = engine.CachedUnknown
 	first := func(cached int) engine.Delta { return engine.Delta{Tokens: whole[:1], Cached: cached} }
@@ -21,8 +21,8 @@ func TestCachedLate(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		one   []engine.Delta // of the first worker, which then dies
-		two   []engine.Delta // of the second, if it comes to that
+		one   []engine.Delta // of the first worker, which then fails
+		two   []engine.Delta // of the second, if it is needed
 		want  int
 		heard string // by the router
 	}{

@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// Config says whose workers a relay stands for and how far it goes for a request.
-// Zero fields take the defaults of EnsureDefaults.
+// Config says for which workers a proxy stands, and its limits for a request. Zero fields take the
+// defaults of EnsureDefaults.
 type Config struct {
-	// Namespace and Component are those of the workers.
+	// Namespace and Component select the workers.
 	Namespace, Component string
-	// MigrationLimit is how many workers may fail under a request beyond the first.
-	// Those that leave as planned do not count. Default 3; negative is none.
+	// MigrationLimit is how many workers may fail under a request beyond the first. Workers which drain
+	// do not count. Default 3; negative allows none.
 	MigrationLimit int
-	// MigrationWait is how long a request that lost its worker waits for another one
-	// while there is none. Default 8 s: less than callers wait for a worker, so that
-	// the request is not lost to both.
+	// MigrationWait is how long a request that lost its worker waits for another one while there is
+	// none. Default 8 s: less than callers wait for a worker, so that the request is not lost twice.
 	MigrationWait time.Duration
-	// FirstWait is how long a request that had none yet waits when no worker answers.
-	// The relay serves a model only while workers are registered, so that it is
-	// for a moment, or until discovery knows that they are gone. Default 1 s.
+	// FirstWait is how long a request that had no worker yet waits when no worker answers. The proxy
+	// serves a model only while workers are registered, so this is short, or lasts until discovery
+	// removes dead workers. Default 1 s.
 	FirstWait time.Duration
-	// StallTimeout is how long a worker may send nothing before it is given up for
-	// another. Default 4 minutes: less than callers wait for this relay.
+	// StallTimeout is how long a worker may send nothing before the request moves to another. Default 4
+	// minutes: less than callers wait for this proxy.
 	StallTimeout time.Duration
-	// PreprocessTimeout is how long a worker may take to make a prompt before
-	// another is asked. Default 10 s.
+	// PreprocessTimeout is how long a worker may take to make a prompt before another is asked. Default
+	// 10 s.
 	PreprocessTimeout time.Duration
 }
 

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// embedder is the part of a relayed engine whose workers make embeddings.
+// embeddingEngine is the part of a proxy engine whose workers make embeddings.
 type embedder struct{ relay *relayed }
 
 // Embed implements engine.Embedder.
@@ -37,22 +37,22 @@ func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float3
 	return t.answer.Vector, nil
 }
 
-// embedding is a prompt on its way to its vector. It belongs to one goroutine.
+// embeddingTask is a prompt to be embedded. One goroutine uses it.
 type embedding struct {
 	e       *relayed
-	id      string // that the router knows it by
+	id      string // at the router
 	request engine.EmbedRequest
-	answer  engine.Embedding // its Vector is nil until it has come
+	answer  engine.Embedding // its Vector is nil until it has arrived
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (t *embedding) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (t *embedding) Kind() string { return attempt.NewRequest }
 
-// Choose asks the router by load alone: engines compute all of an input, whatever
-// they have cached.
+// ChooseWorker asks the router by load alone: engines compute all of an input, whatever they have
+// cached.
 func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := t.e.r.model(t.e.card.Name)
 	req := &route.Request{
@@ -63,7 +63,7 @@ func (t *embedding) Choose(ctx context.Context, number uint32, failed []kv.Worke
 	return attempt.Route(ctx, t.e.r.decides, req, nil, append(unable, failed...))
 }
 
-// Try implements attempt.Task.
+// RunAttempt implements dispatch.Task.
 func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer attempt.Hold(t.e.r.deps.Router, t.id, number)()
 	t.request.Attempt = number
@@ -72,12 +72,12 @@ func (t *embedding) Try(ctx context.Context, number uint32, d route.Decision) er
 		return t.answer.Take(frame, number)
 	})
 	if t.answer.Vector != nil {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }
 
-// preprocessor is the part of a relayed engine that makes prompts, or whose workers do.
+// preprocessingEngine is the part of a proxy engine that makes prompts, itself or with its workers.
 type preprocessor struct{ relay *relayed }
 
 // Preprocess implements engine.Preprocessor.
@@ -106,22 +106,21 @@ func (p preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	return &t.answer, nil
 }
 
-// preprocessing is a text or a conversation on its way to its tokens. It belongs
-// to one goroutine.
+// preprocessTask is a text or a conversation whose prompt a worker makes. One goroutine uses it.
 type preprocessing struct {
 	e       *relayed
 	request engine.PreprocessRequest
-	answer  engine.Preprocessed // its Attempt is 0 until it has come
+	answer  engine.Preprocessed // its Attempt is 0 until it has arrived
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (t *preprocessing) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (t *preprocessing) Kind() string { return attempt.Preprocess }
 
-// Choose takes the workers that can by turns: what they are asked for is none of
-// the load that the router knows, and depends on no cache.
+// ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and
+// depends on no cache.
 func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	var able []worker
 	for _, w := range t.e.r.model(t.e.card.Name).workers {
@@ -136,7 +135,7 @@ func (t *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{Worker: kv.Worker{ID: w.id}, Addr: w.addr}, nil
 }
 
-// Try implements attempt.Task.
+// RunAttempt implements dispatch.Task.
 func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	t.request.Attempt, t.answer = number, engine.Preprocessed{}
 	body := engine.AppendPreprocessRequest(nil, &t.request)
@@ -144,7 +143,7 @@ func (t *preprocessing) Try(ctx context.Context, number uint32, d route.Decision
 		return t.answer.Take(frame, number, t.e.card.VocabSize)
 	})
 	if t.answer.Attempt != 0 {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }

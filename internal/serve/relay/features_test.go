@@ -18,7 +18,8 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// processors is a plane behind which worker 3 makes prompts with features, after worker 2 has failed in the middle of one.
+// processors is a plane on which worker 3 makes prompts with features, after worker 2 has failed in the
+// middle of one.
 type processors struct {
 	rpc.Plane
 	t     *testing.T
@@ -57,7 +58,7 @@ func (p *processors) Call(_ context.Context, addr, method string, body []byte, r
 	})
 }
 
-// TestFeatures: what a processor made comes from a worker that has it, whole, and goes to one that takes it.
+// TestFeatures: features come complete from a worker that makes them, and go to one that accepts them.
 func TestFeatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane, registry := &processors{t: t}, servetest.NewRegistry()
@@ -92,7 +93,7 @@ func TestFeatures(t *testing.T) {
 		}
 		e := r.Engine(served[len(served)-1], nil)
 		go func() { ran <- e.Run(ctx) }()
-		for range 3 { // whoever is asked first
+		for range 3 { // the order of the workers does not matter
 			p, err := e.(engine.Preprocessor).Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 1, Chat: []byte("{}"), Features: true})
 			if err != nil || string(p.Features) != "made by w3" || len(p.Tokens) != 2 {
 				t.Fatalf("%v, %v", p, err)

@@ -45,44 +45,43 @@ func (e *relayed) Generate(ctx context.Context, req *engine.Request, sink func(*
 	return e.attempts(ctx, g.id, g, number)
 }
 
-// errSink is in the chain of the caller's own failure to take a delta.
+// errSink marks the caller's failure to take a delta.
 var errSink = errors.New("relay: the caller took no more")
 
-// generation is one caller's attempt on its way through workers. It belongs to
-// one goroutine.
+// generationTask is one attempt of a caller, dispatched to workers. One goroutine uses it.
 type generation struct {
 	e       *relayed
-	id      string // that the router knows it by
+	id      string // at the router
 	attempt uint32 // of the caller, on every delta
 	sink    func(*engine.Delta) error
 	sinkErr error
 
-	request  engine.Request // of the attempt in progress
-	wishes   route.Request  // what the client wants of the choice of a worker
+	request  engine.Request // of the current attempt
+	wishes   route.Request  // the client's routing hints
 	choices  []choice
-	accepted bool // the caller was told
+	accepted bool // the caller has been told
 
-	// Of the attempt in progress.
+	// State of the current attempt.
 	cached    engine.CachedReport
-	grown     int // tokens that the router was not told of
+	grown     int // tokens not yet reported to the router
 	blockSize int
 	delta     engine.Delta
 	numerics  string // of its worker
-	// computed are the numerics that the first token came from; "" before.
+	// firstNumerics is the numerics of the first token's worker; "" before.
 	computed string
 }
 
-// choice is what is known of one choice.
+// choiceProgress is the progress of one choice.
 type choice struct {
-	tokens []kv.Token // all that is out, what the caller had included
+	tokens []kv.Token // all tokens sent, including earlier ones of the caller
 	sent   int        // how many of them were not generated here
 	done   bool
-	// late is the attempt that had not said yet, with the first tokens, what of the prompt
-	// it had cached; 0 if it had, or there are none.
+	// uncountedBy is the attempt which sent its first tokens without the number of cached tokens; 0 if it sent
+	// the number, or if there are no tokens.
 	late uint32
 }
 
-// Tokens implements attempt.Task.
+// TokensDelivered implements dispatch.Task.
 func (g *generation) Tokens() int {
 	n := 0
 	for i := range g.choices {
@@ -91,11 +90,11 @@ func (g *generation) Tokens() int {
 	return n
 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (g *generation) Kind() string { return attempt.Kind(g.Tokens()) }
 
-// Choose asks the router for a worker. Once tokens are out, one of the same
-// numerics is preferred: only it goes on bit for bit. Another is better than none.
+// ChooseWorker asks the router for a worker. Once tokens are sent it prefers a worker of the same
+// numerics, because only that one continues bit for bit; another one is better than none.
 func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := g.e.r.model(g.e.card.Name)
 	req := g.wishes
@@ -115,7 +114,7 @@ func (g *generation) Choose(ctx context.Context, number uint32, failed []kv.Work
 	return attempt.Route(ctx, g.e.r.decides, &req, strange, excluded)
 }
 
-// Try makes one attempt. It returns nil when every choice is done.
+// RunAttempt makes one attempt. It returns nil when every choice is done.
 func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer attempt.Hold(g.e.r.deps.Router, g.id, number)()
 	g.cached, g.grown, g.blockSize = engine.CachedReport{}, 0, d.BlockSize
@@ -129,12 +128,12 @@ func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) e
 	case g.sinkErr != nil:
 		return g.sinkErr
 	case g.complete():
-		return nil // whatever became of the call, the answer is complete
+		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
 }
 
-// resume puts what is out already into the attempt's request.
+// resumeAttempt puts the tokens already sent into the attempt's request.
 func (g *generation) resume() {
 	out := false
 	for i := range g.choices {
@@ -153,7 +152,7 @@ func (g *generation) complete() bool {
 	return g.accepted && !slices.ContainsFunc(g.choices, func(c choice) bool { return !c.done })
 }
 
-// take handles one frame of the attempt in progress.
+// handleFrame handles one frame of the current attempt.
 func (g *generation) take(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
@@ -180,7 +179,7 @@ func (g *generation) take(frame []byte) error {
 	return g.output(d)
 }
 
-// output passes on what the caller has not got yet.
+// handleOutput passes on what the caller has not received yet.
 func (g *generation) output(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
 	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
@@ -202,9 +201,9 @@ func (g *generation) output(d *engine.Delta) error {
 	return g.pass(d)
 }
 
-// tell leaves in d what the caller must hear of the cached tokens: with the first tokens,
-// or with the end of the choice what was not known then. An attempt that went on with the
-// choice says nothing of those that came before.
+// setCached leaves in d the number of cached tokens which the caller must receive: with the first
+// tokens, or with the end of the choice if it was unknown then. An attempt that continues the choice
+// reports nothing about earlier tokens.
 func (c *choice) tell(d *engine.Delta) {
 	switch {
 	case len(c.tokens) == c.sent:
@@ -212,13 +211,13 @@ func (c *choice) tell(d *engine.Delta) {
 			c.late = d.Attempt
 		}
 	case c.late == 0 || d.Finish == engine.NotFinished:
-		d.Cached = 0 // the caller was told with the first tokens, or will be
+		d.Cached = 0 // the caller receives it with the first tokens
 	case c.late != d.Attempt:
 		d.Cached = engine.CachedUnknown
 	}
 }
 
-// pass hands a delta to the caller, under the caller's number.
+// sendDelta sends a delta to the caller, under the caller's attempt number.
 func (g *generation) pass(d *engine.Delta) error {
 	d.Attempt = g.attempt
 	if err := g.sink(d); err != nil {

@@ -15,8 +15,8 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestWishesReachTheRouter: what the client wants of the choice of a worker comes to the
-// router behind the relay, on every attempt, and to no worker.
+// TestWishesReachTheRouter: the client's routing hints reach the router behind the proxy, on every
+// attempt, and no worker.
 func TestWishesReachTheRouter(t *testing.T) {
 	wishes := route.Request{
 		Override: route.Override{Temperature: new(0.5), MoE: &route.MoEQuery{Layer: new(uint32(2)), Fallback: new(false)}},
@@ -58,7 +58,7 @@ func TestWishesReachTheRouter(t *testing.T) {
 	}
 }
 
-// TestCardOfARouter: a relay says that it is a router, and nothing of one worker's own.
+// TestCardOfARouter: a proxy's card says that it is a router, and has nothing specific to one worker.
 func TestCardOfARouter(t *testing.T) {
 	card := servetest.Card("m")
 	card.MaxBatchedTokens = 100

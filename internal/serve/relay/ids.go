@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// ids are the requests in progress. Their ids are their clients', and two
-// frontends may each have a request of one name: the router must tell them apart.
+// requestIDs are the ids of running requests. Clients choose ids, and two frontends may each have a
+// request of the same id: the router must distinguish them.
 type ids struct {
 	mu struct {
 		sync.Mutex
@@ -15,8 +15,8 @@ type ids struct {
 	}
 }
 
-// claim returns the id under which a request is routed: its own, unless another
-// one has that. The caller releases it.
+// claimID returns the id under which a request is routed: its own, unless another request has it. The
+// caller releases it.
 func (s *ids) claim(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// metrics are the relay's instruments.
+// metrics are the proxy's instruments.
 type metrics struct {
 	migrations *prometheus.CounterVec
 	waiting    prometheus.Gauge

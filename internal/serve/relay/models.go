@@ -14,10 +14,10 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// known is the workers of the component, as discovery has them. It does not change.
+// componentView is the set of the component's workers in discovery. It is immutable.
 type known struct {
 	models     map[string]*model
-	epochs     map[kv.WorkerID]uint64 // of all, also those that cannot be used
+	epochs     map[kv.WorkerID]uint64 // of all workers, including unusable ones
 	superseded chan struct{}          // closed when there is a newer one
 }
 
@@ -25,28 +25,28 @@ func newKnown() *known {
 	return &known{models: map[string]*model{}, epochs: map[kv.WorkerID]uint64{}, superseded: make(chan struct{})}
 }
 
-// Life implements attempt.View.
+// WorkerEpoch implements dispatch.View.
 func (k *known) Life(id kv.WorkerID) (epoch uint64, known bool) {
 	epoch, known = k.epochs[id]
 	return epoch, known
 }
 
-// Superseded implements attempt.View.
+// Superseded implements dispatch.View.
 func (k *known) Superseded() <-chan struct{} { return k.superseded }
 
-// model is one model and its workers, as discovery has them. It does not change.
+// modelWorkers is the set of one model's workers in discovery. It is immutable.
 type model struct {
 	workers []worker
 }
 
-// worker is one registered worker.
+// registeredWorker is one registered worker.
 type worker struct {
 	id   kv.WorkerID
 	addr string
 	card engine.Card
 }
 
-// numerics returns the numerics of a worker; "" if it is not known.
+// numericsOf returns the numerics of a worker; "" if unknown.
 func (m *model) numerics(id kv.WorkerID) string {
 	for i := range m.workers {
 		if m.workers[i].id == id {
@@ -56,7 +56,7 @@ func (m *model) numerics(id kv.WorkerID) string {
 	return ""
 }
 
-// those returns the workers whose card is such.
+// workersWhere returns the ids of the workers whose card satisfies match.
 func (m *model) those(such func(*engine.Card) bool) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
@@ -67,7 +67,7 @@ func (m *model) those(such func(*engine.Card) bool) []kv.WorkerID {
 	return ids
 }
 
-// model returns what is known of a model now; never nil.
+// currentModel returns the latest workers of a model; never nil.
 func (r *Relay) model(name string) *model {
 	if m := r.known.Load().models[name]; m != nil {
 		return m
@@ -75,8 +75,8 @@ func (r *Relay) model(name string) *model {
 	return &model{}
 }
 
-// card is the card that stands for all workers of the model: that of the first,
-// with every ability that any of them has. It reuses nothing if none of them does.
+// unionCard is the card which represents all workers of the model: the first worker's, with every
+// ability that any of them has. Only NoReuse needs all of them.
 func (m *model) card() engine.Card {
 	card := m.workers[0].card
 	card.Blocks = 0
@@ -89,7 +89,7 @@ func (m *model) card() engine.Card {
 		card.Features = card.Features || c.Features
 		card.NoReuse = card.NoReuse && c.NoReuse
 	}
-	card.Sights = false // it is this relay's to say
+	card.Sights = false // this proxy decides it
 	card.Adapters = m.union(func(c *engine.Card) []string { return c.Adapters })
 	card.Passes = m.union(func(c *engine.Card) []string { return c.Passes })
 	card.Miscounted = m.union(func(c *engine.Card) []string { return c.Miscounted })
@@ -101,7 +101,7 @@ func (m *model) card() engine.Card {
 	return card
 }
 
-// union returns what any of the model's workers lists, ascending.
+// unionOf returns what any of the model's workers lists, ascending.
 func (m *model) union(list func(*engine.Card) []string) []string {
 	var all []string
 	for i := range m.workers {
@@ -111,16 +111,16 @@ func (m *model) union(list func(*engine.Card) []string) []string {
 	return slices.Compact(all)
 }
 
-// Run follows discovery and serves every model that has workers, until ctx ends;
-// it returns nil then, when all that it served is over. A model whose last worker
-// has left is served no more, and whose card has changed is served anew.
+// Run follows discovery and serves every model that has workers, until ctx ends; it returns nil then,
+// when everything it served has stopped. It stops serving a model when its last worker is removed, and
+// restarts a model whose card has changed.
 func (r *Relay) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer r.throttled.Flush(context.WithoutCancel(ctx))
 	served := map[string]*service{}
 	defer func() {
-		for _, s := range served { // they end together: the order is no matter
+		for _, s := range served { // they stop together: the order does not matter
 			s.stop()
 		}
 	}()
@@ -141,8 +141,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// parse returns what is known from the instances of the component. A worker whose
-// card cannot be read is the router's to name.
+// parseInstances returns the view of the component's instances. The router reports workers whose card
+// cannot be read.
 func (r *Relay) parse(ctx context.Context, set []disco.Instance) *known {
 	next, old := newKnown(), r.known.Load()
 	for i := range set {
@@ -163,7 +163,7 @@ func (r *Relay) parse(ctx context.Context, set []disco.Instance) *known {
 		}
 		m.workers = append(m.workers, worker{id: in.ID, addr: in.Addr, card: card})
 	}
-	for name, m := range next.models { // each is its own affair
+	for name, m := range next.models { // the order does not matter
 		m.keepFitting(old.models[name])
 		if r.deps.OnModel != nil {
 			r.deps.OnModel(name, m.workers[0].card.Checksum())
@@ -172,9 +172,9 @@ func (r *Relay) parse(ctx context.Context, set []disco.Instance) *known {
 	return next
 }
 
-// keepFitting leaves out the workers whose card differs from the model's: the one
-// that it had, if any of them has it, so that a newcomer never changes a model that
-// is being served; else that of the first. The router names those left out.
+// keepFitting drops the workers whose card differs from the model's: the previous card if any worker
+// has it, so that a new worker never changes a model that is being served, else the first worker's. The
+// router reports the dropped ones.
 func (m *model) keepFitting(old *model) {
 	checksum := m.workers[0].card.Checksum()
 	if old != nil {
@@ -186,15 +186,15 @@ func (m *model) keepFitting(old *model) {
 	m.workers = slices.DeleteFunc(m.workers, func(w worker) bool { return w.card.Checksum() != checksum })
 }
 
-// service is one model being served.
+// servedModel is one model being served.
 type service struct {
 	stop context.CancelFunc
-	card []byte // JSON of what was registered, see identity
+	card []byte // JSON of what was registered, see cardIdentity
 }
 
-// follow makes what is served follow the models.
+// updateServed makes the served models match models.
 func (r *Relay) follow(ctx context.Context, parts *sync.WaitGroup, served map[string]*service, models map[string]*model) {
-	for name, s := range served { // each is its own affair
+	for name, s := range served { // the order does not matter
 		m := models[name]
 		if m != nil && bytes.Equal(s.card, identity(m.card())) {
 			continue
@@ -214,18 +214,18 @@ func (r *Relay) follow(ctx context.Context, parts *sync.WaitGroup, served map[st
 	}
 }
 
-// identity is what of a card is the same as long as its registration holds. The adapters
-// and the kinds of media that are miscounted may change, see WatchAdapters and WatchCounts.
+// cardIdentity is the part of a card which is fixed while its registration holds. The adapters and the
+// miscounted kinds of media may change, see WatchAdapters and WatchCounts.
 func identity(card engine.Card) []byte {
 	card.Blocks, card.Adapters, card.Miscounted = 0, nil, nil
 	b, err := engine.EncodeCard(card)
-	if err != nil { // it was read as one
+	if err != nil { // it was decoded from JSON
 		return nil
 	}
 	return b
 }
 
-// serve begins to serve a model. One that ends by itself begins again.
+// startModel starts serving a model. A Serve that returns early is restarted.
 func (r *Relay) serve(ctx context.Context, parts *sync.WaitGroup, card engine.Card) *service {
 	life, stop := context.WithCancel(ctx)
 	s := &service{stop: stop, card: identity(card)}

@@ -15,8 +15,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestKeepFitting: the model keeps its card as long as any worker has it, and is
-// made of those that do.
+// TestKeepFitting: a model keeps its card while any worker has it, and consists of the workers that do.
 func TestKeepFitting(t *testing.T) {
 	of := func(id kv.WorkerID, context int) worker {
 		return worker{id: id, card: engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: context, VocabSize: 10}}
@@ -44,8 +43,8 @@ func TestKeepFitting(t *testing.T) {
 	}
 }
 
-// TestAdapters: a relay lists the adapters of all its workers, keeps serving when they change,
-// and passes on which one a request is for.
+// TestAdapters: a proxy lists the adapters of all its workers, continues to serve when they change, and
+// passes on which adapter a request is for.
 func TestAdapters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
@@ -93,8 +92,8 @@ func TestAdapters(t *testing.T) {
 	})
 }
 
-// TestMiscounts: a relay lists the kinds of media that any of its workers counts in another way, and keeps serving
-// when they change.
+// TestMiscounts: a proxy lists the kinds of media that any of its workers counts differently, and
+// continues to serve when they change.
 func TestMiscounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{}, &book{}, nil)
@@ -129,8 +128,8 @@ func TestMiscounts(t *testing.T) {
 	})
 }
 
-// TestWarnings: what is wrong with the model's workers is said on, but not that one of them
-// is away.
+// TestWarnings: the proxy passes on the warnings of the model's workers, but not that one of them is
+// unreachable.
 func TestWarnings(t *testing.T) {
 	b := &book{warnings: map[kv.WorkerID][]engine.Warning{
 		1: {{Code: engine.WarnNoEvents, Detail: "none come", Remedy: "turn them on"}, {Code: engine.WarnUnreachable}},
@@ -142,7 +141,7 @@ func TestWarnings(t *testing.T) {
 	if want := (engine.Warning{Code: engine.WarnNoEvents, Detail: "worker 1 behind the router: none come", Remedy: "turn them on"}); len(got) != 1 || got[0] != want {
 		t.Errorf("%+v", got)
 	}
-	// Without any that can take a request the relay is unreachable too, so that frontends use another.
+	// If no worker can take a request the proxy is unreachable too, so that frontends use another.
 	b.silent = true
 	got = r.engine.(engine.WarningSource).Warnings()
 	if len(got) != 2 || got[0].Code != engine.WarnUnreachable || got[0].Detail != "behind the router: none of 1 workers can take a request (1 not answering)" {
@@ -150,7 +149,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestNoReuse: a relay reuses nothing only if none of its workers does.
+// TestNoReuse: a proxy reuses nothing only if none of its workers does.
 func TestNoReuse(t *testing.T) {
 	for _, c := range []struct{ first, second, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
 		m := &model{workers: []worker{{id: 1, card: engine.Card{NoReuse: c.first}}, {id: 2, card: engine.Card{NoReuse: c.second}}}}

@@ -18,15 +18,13 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// world is a relay over workers by script. The lowest that is registered and not
-// excluded is chosen.
+// world is a proxy over scripted workers. The lowest one that is registered and not excluded is chosen.
 type world struct {
 	rpc.Plane
 	relay    *Relay
 	engine   engine.Engine
 	registry *servetest.Registry
-	// does is what a worker does with a request: how it fails after the next token;
-	// nil if it goes on to the end.
+	// does returns how a worker fails after the next token of a request; nil continues to the end.
 	does  func(id kv.WorkerID) error
 	calls []engine.Request
 }
@@ -91,7 +89,7 @@ func (w *world) join(id kv.WorkerID) {
 	})
 }
 
-// inWorld runs test in a bubble with a relay of so many workers.
+// inWorld runs test in a bubble with a proxy of the given number of workers.
 func inWorld(t *testing.T, cfg Config, workers int, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{registry: servetest.NewRegistry(), does: func(kv.WorkerID) error { return nil }}
@@ -121,7 +119,7 @@ func inWorld(t *testing.T, cfg Config, workers int, test func(t *testing.T, w *w
 	})
 }
 
-// generate is what a caller sees of its second attempt.
+// generate returns what a caller sees of its second attempt.
 func (w *world) generate(t *testing.T) ([]kv.Token, error) {
 	var got []kv.Token
 	err := w.engine.Generate(t.Context(), &engine.Request{
@@ -138,8 +136,8 @@ func (w *world) generate(t *testing.T) ([]kv.Token, error) {
 
 func complete(got []kv.Token) bool { return slices.Equal(got, []kv.Token{0, 1, 2, 3, 4, 5}) }
 
-// TestHearsOfWorkers: a request that lost its worker goes on the moment that there is
-// another, with the tokens that are out; when none comes it is over in time.
+// TestHearsOfWorkers: a request that lost its worker continues as soon as there is another, with the
+// tokens already sent; if none is added it fails in time.
 func TestHearsOfWorkers(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		inWorld(t, Config{}, 1, func(t *testing.T, w *world) {
@@ -169,8 +167,8 @@ func TestHearsOfWorkers(t *testing.T) {
 	}
 }
 
-// TestPlannedMoves: workers that leave as planned do not count, others do, and the
-// caller is not told that the relay leaves.
+// TestPlannedMoves: draining workers do not count as failures, others do, and the caller is not told
+// that the proxy drains.
 func TestPlannedMoves(t *testing.T) {
 	for _, code := range []fault.Code{fault.Draining, fault.Unavailable} {
 		inWorld(t, Config{MigrationLimit: -1}, 4, func(t *testing.T, w *world) {
@@ -194,8 +192,8 @@ func TestPlannedMoves(t *testing.T) {
 	})
 }
 
-// TestPace: the second attempt without tokens comes at once, the next ones take their
-// time, and those that failed are not asked again while there are others.
+// TestPace: the second attempt without tokens starts at once, the next ones after waits, and failed
+// workers are not asked again while there are others.
 func TestPace(t *testing.T) {
 	inWorld(t, Config{MigrationLimit: 2}, 5, func(t *testing.T, w *world) {
 		w.does = func(kv.WorkerID) error { return fault.New(fault.Unavailable, "gone") }

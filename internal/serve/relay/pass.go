@@ -40,7 +40,7 @@ func (e *relayed) Pass(ctx context.Context, req *engine.PassRequest, sink func(*
 	err = e.attempts(ctx, t.id, t, number)
 	if errors.Is(err, errBroken) {
 		code := fault.Of(t.broken)
-		if code == fault.Draining { // it is not this relay that leaves
+		if code == fault.Draining { // this proxy does not drain
 			code = fault.Unavailable
 		}
 		return &fault.Error{Code: code, Message: "the worker behind the router did not finish an answer that only it can go on with", Err: t.broken}
@@ -48,41 +48,41 @@ func (e *relayed) Pass(ctx context.Context, req *engine.PassRequest, sink func(*
 	return err
 }
 
-// errBroken ends the attempts at a request whose answer has broken.
+// errBroken ends the attempts of a request whose answer failed after its first data.
 var errBroken = errors.New("relay: the answer broke, and cannot move")
 
-// passing is a request that is passed on, on its way through workers. Until data comes from
-// one, another can be tried. It belongs to one goroutine.
+// passthroughTask is a passthrough request, dispatched to workers. Until a worker sends data, another
+// can be tried. One goroutine uses it.
 type passing struct {
 	e       *relayed
-	id      string // that the router knows it by
+	id      string // at the router
 	attempt uint32 // of the caller, on every piece
 	sink    func(*engine.PassPiece) error
 	sinkErr error
 
-	request engine.PassRequest // of the attempt in progress
-	wishes  route.Request      // what the client wants of the choice of a worker
+	request engine.PassRequest // of the current attempt
+	wishes  route.Request      // the client's routing hints
 
-	// Of the attempt in progress.
+	// State of the current attempt.
 	order     engine.PassOrder
 	prefilled bool
-	grown     int // tokens that the router was not told of
+	grown     int // tokens not yet reported to the router
 	blockSize int
 	piece     engine.PassPiece
 
-	told   *engine.PassPiece // what the caller knows of the answer; nil if nothing
-	out    bool              // data is
-	done   bool              // all is
-	broken error             // why an answer ended of which data was out
+	told   *engine.PassPiece // the answer's header as sent to the caller; nil before
+	out    bool              // data is sent
+	done   bool              // the answer is complete
+	broken error             // failure after data was sent
 }
 
-// Tokens implements attempt.Task: none binds it to go on, since it cannot.
+// TokensDelivered implements dispatch.Task. It returns 0, because the answer cannot move.
 func (t *passing) Tokens() int { return 0 }
 
-// Kind implements attempt.Task.
+// MoveKind implements dispatch.Task.
 func (t *passing) Kind() string { return attempt.NewRequest }
 
-// Choose asks the router for a worker that takes such requests.
+// ChooseWorker asks the router for a worker that takes such requests.
 func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := t.e.r.model(t.e.card.Name)
 	req := t.wishes
@@ -92,8 +92,8 @@ func (t *passing) Choose(ctx context.Context, number uint32, failed []kv.WorkerI
 	return attempt.Route(ctx, t.e.r.decides, &req, nil, append(unable, failed...))
 }
 
-// Try implements attempt.Task. What fails with an answer of which the caller has a part is
-// the caller's to deal with: no other worker makes that good.
+// RunAttempt implements dispatch.Task. If an answer fails after the caller has a part of it, the caller
+// has to handle that: no other worker can repair it.
 func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) error {
 	defer attempt.Hold(t.e.r.deps.Router, t.id, number)()
 	t.order, t.prefilled, t.grown, t.blockSize = engine.PassOrder{}, false, 0, d.BlockSize
@@ -103,7 +103,7 @@ func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 	case t.sinkErr != nil:
 		return t.sinkErr
 	case t.done:
-		return nil // whatever became of the call, the answer is complete
+		return nil // the answer is complete, regardless of the call's error
 	case !t.out || ctx.Err() != nil:
 		return err
 	}
@@ -114,7 +114,7 @@ func (t *passing) Try(ctx context.Context, number uint32, d route.Decision) erro
 	return errBroken
 }
 
-// take handles one frame of the attempt in progress.
+// handleFrame handles one frame of the current attempt.
 func (t *passing) take(frame []byte) error {
 	p := &t.piece
 	if err := engine.DecodePassPiece(frame, p); err != nil {
@@ -134,8 +134,8 @@ func (t *passing) take(frame []byte) error {
 	return t.pass(p)
 }
 
-// begin tells the caller of the answer. That of another worker, after one that failed, must
-// be of the same kind.
+// startAnswer sends the answer's header to the caller. The header of another worker, after one that
+// failed, must be the same.
 func (t *passing) begin() error {
 	p := &t.piece
 	switch {
@@ -148,7 +148,7 @@ func (t *passing) begin() error {
 	return nil
 }
 
-// observe tells the router of a piece.
+// recordPiece reports the tokens of a piece to the router.
 func (t *passing) observe() {
 	router, p := t.e.r.deps.Router, &t.piece
 	switch {
@@ -164,7 +164,7 @@ func (t *passing) observe() {
 	}
 }
 
-// pass hands a piece to the caller, under the caller's number.
+// sendPiece sends a piece to the caller, under the caller's attempt number.
 func (t *passing) pass(p *engine.PassPiece) error {
 	p.Attempt = t.attempt
 	if err := t.sink(p); err != nil {

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// passCalls is a plane whose calls to pass a request on a test answers.
+// passCalls is a plane on which a test answers passthrough calls.
 type passCalls struct {
 	rpc.Plane
 	answer func(addr string, req *engine.PassRequest, send func(engine.PassPiece) error) error
@@ -31,8 +31,8 @@ func (c passCalls) Call(_ context.Context, addr, method string, body []byte, rec
 	})
 }
 
-// TestPass: a request goes to a worker as it is and its answer comes as it is, under the
-// caller's number; another worker is tried until data is out.
+// TestPass: request and answer pass through unchanged, under the caller's attempt number; another
+// worker is tried until data is sent.
 func TestPass(t *testing.T) {
 	const unknown, none = engine.CachedUnknown, fault.Code(255)
 	stream := engine.PassPiece{Accepted: true, Status: 200, Type: "text/event-stream"}
@@ -42,7 +42,7 @@ func TestPass(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		one, two []engine.PassPiece // of the two workers
-		dies     error              // the first one, in the end
+		dies     error              // the first one, at its end
 		got      string
 		err      fault.Code
 		heard    string
@@ -108,8 +108,8 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestPassChooses: the client's wishes reach the router, workers that do not take the path
-// are left out, and a caller that takes no more ends the request.
+// TestPassChooses: the client's hints reach the router, workers that do not take the path are excluded,
+// and a caller that stops reading ends the request.
 func TestPassChooses(t *testing.T) {
 	full := errors.New("full")
 	b := &book{}

@@ -1,9 +1,8 @@
-// Package relay makes one engine of the workers of a model: an engine whose
-// Generate asks a router for a worker, calls it, and passes its tokens on. When
-// the worker fails, it goes on at another with the tokens that are out, so that
-// whoever called sees one answer, and no failure while any worker lives. Behind
-// the shell that every engine has it is a router process: an instance of the
-// model like those that it stands for.
+// Package routerproxy is the router process's proxy: it presents the workers of a model as one engine,
+// whose Generate asks a router for a worker, calls it, and passes its tokens on. When the worker fails,
+// it continues on another with the tokens that are already sent, so that the caller sees one answer,
+// and no failure while any worker is alive. Served like every engine, it makes the process an instance
+// of the model, like the workers behind it.
 package relay
 
 import (
@@ -25,50 +24,49 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Router decides which worker serves a prompt and keeps account of it.
-// Implementations are safe for concurrent use.
+// Router decides which worker serves a prompt and tracks its load. Implementations are safe for
+// concurrent use.
 type Router interface {
-	// Route chooses a worker and reserves the request's load there under the
-	// request's ID and Attempt. The error is a *fault.Error, and nothing is
-	// reserved then. It keeps nothing of req.
+	// Route chooses a worker and reserves the request's load there under the request's ID and Attempt.
+	// The error is a *fault.Error; nothing is reserved then. Route keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// Prefilled says that the attempt's first token has come, and that its worker had
-	// cached tokens of the prompt in its cache. If that is engine.CachedUnknown, it is
-	// called again if the worker tells later.
+	// MarkPrefilled says that the attempt's first token has arrived, and that its worker had cached
+	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
+	// worker reports it later.
 	Prefilled(id string, attempt uint32, cached int)
-	// Grown says that the attempt has generated more tokens. It is called about once
-	// for each block of them.
+	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
+	// block of them.
 	Grown(id string, attempt uint32, tokens int)
 	attempt.Reservations
-	// Failed says that a call to a worker ended in err, which is the worker's
-	// failure or its refusal and not the request's: [fault.Class] says Retryable.
+	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
+	// refusal and not the request's: [fault.Class] says Retryable.
 	Failed(w kv.Worker, err error)
 	// Availability says whether a model can be served now, and if not why.
 	Availability(model string) route.Availability
 }
 
-// Warner is a Router that knows what is wrong with the engines of workers though they
-// serve.
+// WarningReporter is a Router that has warnings about workers which serve.
 type Warner interface {
-	// Warnings returns it by worker; workers of which nothing is wrong are not in it.
+	// Warnings returns the warnings by worker, without workers that have none.
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are what a relay works with. All but OnModel, Sight, Inspect and Tracer are required.
+// Deps are the dependencies of a proxy. All but OnModel, MediaResolver, Inspect and Tracer are
+// required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
 	Registry disco.Registry
-	// Serve puts the engine of one model behind the planes until ctx ends, and
-	// returns nil then. It runs the engine. It is called again, for an engine of
-	// its own, when the model comes back after its last worker had left.
+	// Serve runs the engine of one model and serves it on the planes until ctx ends, and returns nil
+	// then. It is called again, with a new engine, when the model returns after its last worker was
+	// removed.
 	Serve func(ctx context.Context, model engine.Engine) error
-	// OnModel, if not nil, is told by which card a model is served here whenever the
-	// set of workers changed: its checksum, see [engine.Card.Checksum]. Router has to
-	// measure workers by the same.
+	// OnModel, if not nil, is called for each model whenever the set of workers changed, with the
+	// checksum of the model's card here, see [engine.Card.Checksum]. Router has to use the same
+	// reference card.
 	OnModel func(model, checksum string)
-	// Sight, if not nil, returns what finds out what the media of a model's conversations are; nil if
-	// nothing can. It is asked before the model is served, and may take its time.
+	// MediaResolver, if not nil, returns the resolver for the media of a model's conversations, nil if
+	// there is none. It is called before the model is served, and may be slow.
 	Sight func(card engine.Card) Sight
 	// Inspect, if not nil, answers questions about the workers of a model, see engine.Inspector.
 	Inspect func(ctx context.Context, q *engine.Inspection) ([]byte, error)
@@ -78,7 +76,7 @@ type Deps struct {
 	Tracer *obs.Tracer
 }
 
-// Relay serves every model that workers of its component serve.
+// Proxy serves every model that workers of its component serve.
 type Relay struct {
 	cfg       Config
 	deps      Deps
@@ -91,7 +89,7 @@ type Relay struct {
 	ids       ids
 }
 
-// New returns a relay that does nothing until Run.
+// New returns a proxy that does nothing until Run.
 func New(cfg Config, deps Deps) (*Relay, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -108,12 +106,12 @@ func New(cfg Config, deps Deps) (*Relay, error) {
 	return r, nil
 }
 
-// Models returns how many models are being served.
+// ModelCount returns the number of models being served.
 func (r *Relay) Models() int { return int(r.serving.Load()) }
 
-// Engine returns an engine that relays requests for the model of a card. It knows
-// the model's workers only while the relay runs. It embeds and makes prompts if
-// the card says so, and it makes prompts if sight, which may be nil, does.
+// NewEngine returns an engine that proxies requests for the model of a card. It knows the model's workers
+// only while the proxy runs. It embeds and makes prompts if the card says so, and also makes prompts if
+// resolver, which may be nil, does.
 func (r *Relay) Engine(card engine.Card, sight Sight) engine.Engine {
 	e := &relayed{r: r, card: card, sight: sight, running: make(chan struct{}), stopped: make(chan struct{})}
 	prompts := card.Preprocess || sight != nil
@@ -138,15 +136,15 @@ func (r *Relay) Engine(card engine.Card, sight Sight) engine.Engine {
 	return e
 }
 
-// relayed is the workers of one model as one engine.
+// proxyEngine presents the workers of one model as one engine.
 type relayed struct {
 	r        *Relay
 	card     engine.Card
 	sight    Sight // nil if there is none
 	inFlight atomic.Int64
-	turn     atomic.Uint64 // of the workers that make prompts
+	turn     atomic.Uint64 // round-robin position among workers that make prompts
 	begin    sync.Once
-	running  chan struct{} // closed when Run begins
+	running  chan struct{} // closed when Run starts
 	stopped  chan struct{} // closed when it ends
 }
 
@@ -166,8 +164,8 @@ var (
 // Card implements engine.Engine.
 func (e *relayed) Card() engine.Card { return e.card }
 
-// Run implements engine.Engine: requests are taken until ctx ends, and those in
-// progress end as Unavailable then. It can be called once.
+// Run implements engine.Engine: it accepts requests until ctx ends; running ones end as Unavailable
+// then. It can be called once.
 func (e *relayed) Run(ctx context.Context) error {
 	e.begin.Do(func() { close(e.running) })
 	<-ctx.Done()
@@ -175,8 +173,8 @@ func (e *relayed) Run(ctx context.Context) error {
 	return nil
 }
 
-// Load implements engine.LoadSource: the requests that pass through here. What
-// the workers compute for others is not in it.
+// Load implements engine.LoadSource: the requests that pass through here, without the workers' other
+// load.
 func (e *relayed) Load() engine.Load {
 	l := engine.Load{Running: int(e.inFlight.Load())}
 	for _, w := range e.r.model(e.card.Name).workers {
@@ -185,12 +183,12 @@ func (e *relayed) Load() engine.Load {
 	return l
 }
 
-// Warnings implements engine.WarningSource: what is wrong with the engines behind the relay, if
-// the router knows. The relay is unreachable, and so not ready, while no worker behind it can take
-// a request; that one of several engines cannot be reached is no reason to say so of the relay.
+// Warnings implements engine.WarningSource: the warnings about the engines behind the proxy, if the
+// router has any. The proxy is unreachable, and so not ready, while no worker behind it can take a
+// request; a single unreachable engine does not make it so.
 func (e *relayed) Warnings() []engine.Warning {
 	var own []engine.Warning
-	if a := e.r.deps.Router.Availability(e.card.Name); a.Workers > 0 && a.Ready == 0 { // 0: it has not heard of them yet
+	if a := e.r.deps.Router.Availability(e.card.Name); a.Workers > 0 && a.Ready == 0 { // 0: it has not seen them yet
 		own = append(own, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "behind the router: " + a.Reason,
 			Remedy: "look at the workers behind it: penstock workers",
@@ -234,11 +232,11 @@ func (e *relayed) WatchCounts(ctx context.Context, sink func([]string)) error {
 }
 
 // watchUnion calls sink with what any of the model's workers lists, now and whenever the set of workers
-// or a card of theirs changes, until ctx ends.
+// or one of their cards changes, until ctx ends.
 func (e *relayed) watchUnion(ctx context.Context, list func(*engine.Card) []string, sink func([]string)) error {
 	for {
 		k := e.r.known.Load()
-		if m := k.models[e.card.Name]; m != nil { // else its last worker has left, and so will this one
+		if m := k.models[e.card.Name]; m != nil { // otherwise its last worker was removed, and this engine stops too
 			sink(m.union(list))
 		}
 		select {
@@ -249,8 +247,7 @@ func (e *relayed) watchUnion(ctx context.Context, list func(*engine.Card) []stri
 	}
 }
 
-// named returns the name under which the workers know what a request is for: the model's
-// or an adapter's.
+// modelName returns the workers' name for the model of a request: the model's or an adapter's.
 func (e *relayed) named(model string) string {
 	if model == "" || e.card.Names(model) {
 		return e.card.Name
@@ -261,8 +258,7 @@ func (e *relayed) named(model string) string {
 // errStopped is the cause of the end of requests that outlive Run.
 var errStopped = errors.New("relay: stopped")
 
-// enter waits for Run. The context it returns ends with ctx or with Run; leave
-// ends it.
+// enterRequest waits for Run. The context it returns ends with ctx or with Run; leave ends it.
 func (e *relayed) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -291,7 +287,7 @@ func (e *relayed) enter(ctx context.Context) (_ context.Context, leave func(), e
 	}, nil
 }
 
-// ended is what the caller gets when its request's context has ended.
+// contextError is the caller's error when its request's context has ended.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errStopped) {
 		return fault.New(fault.Unavailable, "the router is shutting down")

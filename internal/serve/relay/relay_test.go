@@ -25,13 +25,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// book is a router by script that keeps account of what is reserved.
+// book is a scripted router that records reservations.
 type book struct {
 	pick func(*route.Request) (route.Decision, error)
 	mu   sync.Mutex
 	held map[string]bool
 	log  []string
-	// cached is what was said of the caches, by attempt.
+	// cached holds the reported cached tokens, by attempt.
 	cached   []string
 	warnings map[kv.WorkerID][]engine.Warning
 	silent   bool // no worker can take a request
@@ -96,14 +96,14 @@ func (c calls) Call(ctx context.Context, addr, _ string, body []byte, recv func(
 	})
 }
 
-// rig is a relay between a script and a script.
+// rig is a proxy between a scripted router and scripted workers.
 type rig struct {
 	*Relay
 	book     *book
 	registry *servetest.Registry
 	engine   engine.Engine
 	mu       sync.Mutex
-	served   []string // what Serve was told
+	served   []string // cards passed to Serve
 }
 
 func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, string, *engine.Request, func(*engine.Delta) error) error) *rig {
@@ -148,7 +148,7 @@ func (r *rig) generate(req *engine.Request) (tokens []kv.Token, err error) {
 	return tokens, err
 }
 
-// run runs the engine while f asks it.
+// run runs the engine while f uses it.
 func (r *rig) run(f func(context.Context) error) error {
 	run, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -162,7 +162,7 @@ func request(attempt uint32) *engine.Request {
 	return &engine.Request{ID: "r", Attempt: attempt, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1}, Stop: engine.Stop{MaxTokens: 4}}
 }
 
-// worker returns a decision for a worker.
+// decision returns a decision for a worker.
 func decision(id kv.WorkerID) route.Decision {
 	return route.Decision{Worker: kv.Worker{ID: id}, Addr: fmt.Sprint("w", id)}
 }
@@ -179,7 +179,7 @@ func others(n kv.WorkerID) func(*route.Request) (route.Decision, error) {
 	}
 }
 
-// finish sends what is left of four tokens, from position pos.
+// finish sends the rest of four tokens, from position pos.
 func finish(req *engine.Request, send func(*engine.Delta) error) error {
 	pos := 0
 	if len(req.Generated) > 0 {
@@ -194,8 +194,8 @@ func finish(req *engine.Request, send func(*engine.Delta) error) error {
 
 var whole = []kv.Token{10, 11, 12, 13}
 
-// TestMoves: a worker that fails after each number of tokens has a successor that
-// goes on, under an attempt of its own, and nothing stays reserved.
+// TestMoves: when a worker fails after any number of tokens another one continues, under its own
+// attempt, and nothing stays reserved.
 func TestMoves(t *testing.T) {
 	for cut := range 5 {
 		var seen []uint32
@@ -217,9 +217,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestLimits: failures are counted, planned departures are not; what no worker can
-// make good ends at once; a worker that leaves is no reason to think that the
-// relay does.
+// TestLimits: failures count, draining does not; an error which no other worker can repair ends the
+// request at once; a draining worker does not make the proxy look draining.
 func TestLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err   *fault.Error
@@ -231,7 +230,7 @@ func TestLimits(t *testing.T) {
 		"departures": {fault.New(fault.Draining, "x"), maxAttempts, fault.Unavailable},
 		"defects":    {fault.New(fault.Internal, "x"), 1, fault.Internal},
 		"bad":        {fault.New(fault.Invalid, "x"), 1, fault.Invalid},
-		// Final for the caller too, who would ask another router for the same.
+		// Final for the caller too, which would ask another router for the same.
 		"the request's": {fault.New(fault.EngineError, "x"), 2, fault.Internal},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -248,14 +247,14 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestWaits: a request that lost its worker waits for another, within its bound;
-// one that had none only for a moment; one that is refused for load not at all.
+// TestWaits: a request that lost its worker waits for another, within its bound; one that had none
+// waits briefly; one that is refused for load does not wait.
 func TestWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first bool          // whether a worker is there for the first attempt
-		after time.Duration // when one comes; 0 is never
+		after time.Duration // when one is added; 0 is never
 		code  fault.Code    // of the router while none is there
-		want  time.Duration // how long it may take at most, and at least half of it
+		want  time.Duration // the longest duration allowed; half of it is the shortest
 		ok    bool
 	}{
 		"another comes":          {true, 5 * time.Second, fault.Unavailable, 7 * time.Second, true},
@@ -288,7 +287,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestOneNameTwice: two requests of one name, from two frontends, are two.
+// TestOneNameTwice: two requests with one id, from two frontends, stay separate.
 func TestOneNameTwice(t *testing.T) {
 	inside, leave := make(chan struct{}, 2), make(chan struct{})
 	r := newRig(t, Config{}, &book{pick: others(1)}, func(_ context.Context, _ string, req *engine.Request, send func(*engine.Delta) error) error {
@@ -325,8 +324,8 @@ func TestOneNameTwice(t *testing.T) {
 	}
 }
 
-// TestModels: a model is served while it has workers, by the card it had, and not
-// that of other components.
+// TestModels: a model is served while it has workers, with the card it had; other components are
+// ignored.
 func TestModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{}, &book{pick: others(1)}, nil)
@@ -347,7 +346,7 @@ func TestModels(t *testing.T) {
 			want []string
 		}{
 			{func() { r.registry.Set(instance(5, "m", "backend", 100)) }, []string{"begin m 100"}},
-			{func() { r.registry.Set(instance(2, "m", "backend", 200)) }, nil}, // a newcomer changes nothing
+			{func() { r.registry.Set(instance(2, "m", "backend", 200)) }, nil}, // a new worker changes nothing
 			{func() { r.registry.Set(instance(3, "n", "router", 100)) }, nil},  // not ours
 			{func() { r.registry.Set(instance(4, "n", "backend", 300)) }, []string{"begin n 300"}},
 			{func() { r.registry.Delete(instance(5, "m", "backend", 100)) }, []string{"begin m 200", "end m 100"}},

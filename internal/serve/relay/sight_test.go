@@ -16,7 +16,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// eyes is a sight by script that keeps account of what it lends.
+// eyes is a scripted media resolver that counts what it lends.
 type eyes struct {
 	answer *engine.Preprocessed
 	err    error
@@ -40,7 +40,7 @@ func (e *eyes) Attach(_ context.Context, objects []media.Object) ([]media.Object
 	return with, func() { e.lent-- }
 }
 
-// TestAttach: what engines are to have of media is lent to a request once, to all workers that it comes to, until it is over.
+// TestAttach: media data for the engines is lent to a request once, for all its workers, until it ends.
 func TestAttach(t *testing.T) {
 	object := media.Object{Kind: media.Image, Key: media.Key{Hash: 7}, Source: "http://a/1"}
 	dies := fault.New(fault.Unavailable, "the connection broke")
@@ -92,7 +92,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestLooks: prompts of conversations that show media are made here, and others where a worker makes them.
+// TestLooks: prompts of conversations with media are made here, and others where a worker makes them.
 func TestLooks(t *testing.T) {
 	shown := &engine.Preprocessed{Tokens: []kv.Token{1}, TextOnly: media.OverLimit, Why: fault.Param("a", "b")}
 	for name, c := range map[string]struct {
@@ -130,7 +130,8 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// TestSights: a model is served as one whose media are found out here if they can be, and no worker's card says so.
+// TestSights: a model's card says that media are resolved here if they can be, whatever the workers'
+// cards say.
 func TestSights(t *testing.T) {
 	for name, c := range map[string]struct {
 		sees, can bool

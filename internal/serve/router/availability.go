@@ -11,15 +11,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// Availability says whether a model, or a LoRA adapter, can be served now, and if not why: by the
-// conditions that decisions are made under. Probes, metrics and router processes go by it.
+// Availability says whether a model or a LoRA adapter can be served now, and if not why, under the same
+// conditions as decisions. Probes, metrics and router processes use it.
 func (r *Router) Availability(model string) route.Availability {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.available(r.now(), model)
 }
 
-// available is Availability. The caller holds mu.
+// availabilityLocked is Availability with mu held.
 func (r *Router) available(now kv.Mono, model string) route.Availability {
 	p := r.mu.names[model]
 	if p == nil {
@@ -33,7 +33,7 @@ func (r *Router) available(now kv.Mono, model string) route.Availability {
 	if a.Ready > 0 {
 		return a
 	}
-	for _, m := range r.mu.members { // what is behind a router process is known to that one alone
+	for _, m := range r.mu.members { // only a router process knows the workers behind it
 		if m.card.Name == p.model && m.card.Router && m.says(now, engine.StateNotReady) {
 			a.Reason += fmt.Sprintf("; %d: %s", m.worker.ID, m.notReady())
 			break
@@ -42,8 +42,8 @@ func (r *Router) available(now kv.Mono, model string) route.Availability {
 	return a
 }
 
-// Models returns for each model, its LoRA adapters behind it, whether it can be served, ascending
-// by name. Models whose last worker has left are among them.
+// Models returns for each model, followed by all LoRA adapters, whether it can be served, each group
+// ascending by name. It includes models which have lost their last worker.
 func (r *Router) Models() []readiness.Model {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +60,9 @@ func (r *Router) Models() []readiness.Model {
 	return models
 }
 
-// Instances returns the registered workers as requests see them, ascending by id: of several ranks
-// the first that is not ready. Those whose registration cannot be read are at the end.
+// Instances returns the registered workers in their routing state, ascending by id. A worker of several
+// ranks has the state of the first rank that is not ready. Workers with unreadable registrations are at
+// the end.
 func (r *Router) Instances() []readiness.Instance {
 	caches, _ := r.cache.holdings()
 	trials := r.predict.trials()

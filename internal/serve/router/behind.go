@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// maxDepth bounds through how many router processes, one behind another, a question goes.
+	// maxDepth bounds how many nested router processes a question passes through.
 	maxDepth = 3
-	// inspectTimeout is how long a router process may take to answer, those behind it included.
+	// inspectTimeout is how long a router process may take to answer, including the router processes
+	// behind it.
 	inspectTimeout = 3 * time.Second
-	// maxInspections bounds how many of them are asked at once for one answer.
+	// maxInspections bounds the router processes asked at once for one answer.
 	maxInspections = 16
 )
 
-// behindAnswer is what a router process behind this router says to the same question: in the JSON
-// of this answer's own kind.
+// nestedAnswer is the answer of a router process behind this router to the same question: JSON of the
+// same kind as this router's own answer.
 type behindAnswer struct {
 	Router uint64          `json:"router"` // its worker_id
 	Answer json.RawMessage `json:"answer,omitempty"`
-	Error  string          `json:"error,omitempty"` // why there is none
+	Error  string          `json:"error,omitempty"` // why there is no answer
 }
 
 // routerProcess is a member that is a router with workers of its own.
@@ -54,13 +55,13 @@ func (r *Router) routerProcesses() []routerProcess {
 	return all
 }
 
-// routersAmong returns those of the router processes that have one of the ids.
+// routersAmong returns the router processes whose id is in ids.
 func (r *Router) routersAmong(ids []kv.WorkerID) []routerProcess {
 	return slices.DeleteFunc(r.routerProcesses(), func(p routerProcess) bool { return !slices.Contains(ids, p.id) })
 }
 
-// askRouters puts a question to router processes, several at once, and returns their answers in
-// the same order. At depth 0, and below it, none is asked.
+// askRouters puts a question to router processes, several at once, and returns their answers in the
+// same order. At depth 0 or less it asks none.
 func (r *Router) askRouters(ctx context.Context, routers []routerProcess, q engine.Inspection, depth int) []behindAnswer {
 	if depth <= 0 || r.planes.RPC == nil || len(routers) == 0 {
 		return nil
@@ -69,7 +70,7 @@ func (r *Router) askRouters(ctx context.Context, routers []routerProcess, q engi
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
 	answers := make([]behindAnswer, len(routers))
-	// What goes wrong is part of the answers.
+	// Errors are part of the answers.
 	_ = bounded.Each(ctx, len(routers), maxInspections, func(ctx context.Context, i int) error {
 		p := &routers[i]
 		answers[i].Router = uint64(p.id)
@@ -84,7 +85,7 @@ func (r *Router) askRouters(ctx context.Context, routers []routerProcess, q engi
 		return nil
 	})
 	for i := range answers {
-		if answers[i].Router == 0 { // time was up before it was asked
+		if answers[i].Router == 0 { // time ran out before it was asked
 			answers[i] = behindAnswer{Router: uint64(routers[i].id), Error: fmt.Sprintf("it was not asked within %v", inspectTimeout)}
 		}
 	}
@@ -118,7 +119,7 @@ func (r *Router) askRouter(ctx context.Context, p *routerProcess, q *engine.Insp
 	return answer, nil
 }
 
-// showBehind puts into the rows of router processes what is behind them.
+// addNestedWorkers adds to the rows of router processes the workers behind them.
 func (r *Router) showBehind(ctx context.Context, table []workerRow, depth int) {
 	var ids []kv.WorkerID
 	for i := range table {

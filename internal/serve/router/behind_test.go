@@ -33,7 +33,7 @@ func routerCard() []byte {
 	return b
 }
 
-// startRouterProcess registers a router process of which inspect is all that works but pings.
+// startRouterProcess registers a router process which only answers inspect and pings.
 func (c *cluster) startRouterProcess(id kv.WorkerID, inspect func(context.Context, *engine.Inspection) ([]byte, error)) (stop func()) {
 	c.t.Helper()
 	addr := fmt.Sprint("router-", id)
@@ -67,8 +67,8 @@ func (c *cluster) call(path, body string) (status int, answer []byte) {
 	return rec.Code, rec.Body.Bytes()
 }
 
-// TestBehind: what router processes say is in the answers of the router in front of them, and one
-// that cannot say it is no reason to lack what the others say.
+// TestBehind: the answers of router processes are part of the answers of the router in front of them;
+// one that fails does not affect the others.
 func TestBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -118,7 +118,7 @@ func TestBehind(t *testing.T) {
 			}
 		}
 
-		// A question about a prompt comes as the request would.
+		// A question about a prompt arrives in the form of the request.
 		asked = nil
 		status, answer := c.call("/v1/router/explain", `{"model":"m","token_ids":[1,2,3],"cache_salt":"s","nvext":{"allowed_worker_ids":[7],"session_control":{"session_id":"x"}}}`)
 		if status != http.StatusOK || len(asked) != 1 || strings.Count(string(answer), `"router":`) != 6 {
@@ -133,11 +133,11 @@ func TestBehind(t *testing.T) {
 			asked[0].Call != engine.InspectExplain || asked[0].Model != "m" {
 			t.Errorf("%+v, %+v, %v", sent, wishes, err)
 		}
-		// Routers behind routers are asked in turn, and no further than that.
+		// Nested routers are asked too, up to maxDepth.
 		if d := asked[0].Depth; d != 2 {
 			t.Errorf("the question may go on through %d routers", d)
 		}
-		// A depth below zero is one that has been used up: routers may stand in a circle.
+		// A depth below zero is exhausted: routers may form a cycle.
 		asked = nil
 		for _, call := range []string{engine.InspectWorkers, engine.InspectLoads} {
 			body := engine.AppendRequest(nil, &engine.Request{ID: "q", Attempt: 1, Prompt: prompt(0, 8, 1), Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1}})
@@ -151,7 +151,7 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// TestInspect: a router answers the questions of those in front of it as its API does.
+// TestInspect: a router answers the questions of routers in front of it like its API.
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

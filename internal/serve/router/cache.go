@@ -11,68 +11,65 @@ import (
 	"penstock/core/residency"
 )
 
-// maxSources bounds the workers whose events are followed and are not known to discovery.
-// Those that it knows are followed however many others there are: else whoever can
-// publish could keep them out.
+// maxSources bounds the workers whose events are followed although discovery does not list them.
+// Workers that it lists are always followed: otherwise anything that can publish could keep them out.
 const maxSources = 16384
 
-// cache is what the router knows of the workers' caches, which the event plane tells. It
-// has a lock of its own, so that decisions do not wait for storms of events: a record is
-// judged and applied under it, and nothing of the router's other state is looked at.
-// What it must know of the workers that exist, it is told by know.
+// cacheIndex is the router's knowledge of the workers' caches, built from the event plane. It has its
+// own lock, so that decisions do not wait for bursts of events: a record is judged and applied under
+// it, without access to the router's other state. setWorkers tells it which workers exist.
 //
-// Time in it is what now says under the lock, so that it does not go backwards.
+// It reads now under the lock, so that its time does not go backwards.
 type cache struct {
 	cfg *Config
 	now func() kv.Mono
-	// live is the index of content, for those who read it beside its writer. It changes
-	// when all that is known is replaced, as by a snapshot.
+	// liveIndex is the index of content, for readers that run concurrently with its writer. It is replaced
+	// when all content is replaced, as by a snapshot.
 	live atomic.Pointer[prefix.Index]
 
 	mu struct {
 		sync.Mutex
 		content                    // its sources are the workers that records came from
 		effects []residency.Effect // of the last change of pools, reused
-		// lives are those that discovery knows.
+		// lives holds the workers that discovery lists.
 		lives map[kv.Worker]life
 		asked []feed.Request // to be sent
-		given []kv.Worker    // scratch of due
-		// place is that of the last message of the event plane's stream that was
-		// judged.
+		given []kv.Worker    // scratch of dueRequests
+		// place is the position of the last message of the event stream that was judged.
 		place place
 	}
 }
 
-// life is what discovery says of a worker, as far as its cache is concerned.
+// incarnation is what discovery says about a worker's cache.
 type life struct {
 	epoch     uint64
 	blockSize int     // of its card
 	publishes bool    // cache events
-	noReuse   bool    // its engine computes every prompt anew
+	noReuse   bool    // its engine recomputes every prompt
 	since     kv.Mono // when it was first known
 }
 
-// source is a worker whose events arrived, known to discovery or not.
+// eventSource is a worker whose events arrived, whether discovery lists it or not.
 type source struct {
-	epoch     uint64  // the latest life that a record came from
-	since     kv.Mono // of that life's first record
+	epoch     uint64  // the latest epoch of its records
+	since     kv.Mono // of that epoch's first record
 	blockSize int     // of its last record
-	// odd is what its events had that a healthy feed has little of.
+	// anomalies counts the anomalies of its events; a healthy feed has few.
 	odd oddities
 }
 
-// oddities counts what records say that does not fit what the index has, in blocks and, of
-// orphans, events.
+// eventAnomalies counts contents of records which do not fit the index: orphans in events, the others
+// in blocks.
 type oddities struct{ orphans, duplicates, unknown uint64 }
 
-// since adds what happened between two counts of the index.
+// addDifference adds what happened between two counts of the index.
 func (o *oddities) since(before, after prefix.Counts) {
 	o.orphans += after.Orphans - before.Orphans
 	o.duplicates += after.Duplicates - before.Duplicates
 	o.unknown += after.Unknown - before.Unknown
 }
 
-// open makes c ready. It knows no worker.
+// initialize initializes c without workers.
 func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
 	c.cfg, c.now = cfg, now
 	c.mu.lives = map[kv.Worker]life{}
@@ -81,14 +78,13 @@ func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
 	return err
 }
 
-// match looks a prompt up. It waits for nobody.
+// matchPrefix looks a prompt up. It takes no lock.
 func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	c.live.Load().Match(m, chain, moe)
 }
 
-// accept judges a record, which was at a place of the event plane's stream, and
-// applies what is new in it. It is the one place where records change the index. ok is
-// false if the worker's events are not used at all.
+// acceptRecord judges a record which was at a position of the event stream, and applies the new part of
+// it. Records change the index nowhere else. ok is false if the worker's events are not used at all.
 func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +92,7 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	now, w := c.now(), rec.Worker
 	l, known := c.mu.lives[w]
 	if known && rec.Epoch < l.epoch {
-		// Discovery knows of a newer life, of which the tracker may not.
+		// Discovery knows a newer epoch, which the tracker may not know.
 		return feed.Verdict{Outcome: feed.Stale}, true
 	}
 	s := c.mu.sources[w]
@@ -122,7 +118,7 @@ func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
 	return v, true
 }
 
-// obey does what the tracker asks for. The caller holds mu.
+// applyVerdictLocked does what the tracker asks for.
 func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		c.mu.index.Drop(w)
@@ -148,15 +144,15 @@ func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict
 	}
 }
 
-// release has what is missing asked for: the event plane has delivered what it kept.
+// releaseRequests lets the tracker request what is missing: the event plane has delivered its backlog.
 func (c *cache) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.tracker.Release()
 }
 
-// suspect hides what is known of all workers until they have said that nothing is missing,
-// or sent what is.
+// suspectAll hides the entries of all workers until each has confirmed that nothing is missing, or has
+// sent what is.
 func (c *cache) suspect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +162,7 @@ func (c *cache) suspect() {
 	}
 }
 
-// applyEvent applies one event. The caller holds mu.
+// applyEventLocked applies one event.
 func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	if ev.Kind == kv.Moved {
 		c.moved(now, w, ev)
@@ -178,10 +174,9 @@ func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	}
 }
 
-// drop forgets what w holds and where its feed is, but not that records came from it.
-// The caller holds mu.
+// dropWorkerLocked drops w's entries and its feed state, but keeps it as a source of records.
 func (c *cache) drop(w kv.Worker) {
-	if h, _ := c.mu.tracker.Health(w); h.Lagging { // what it said last will not come
+	if h, _ := c.mu.tracker.Health(w); h.Lagging { // its last events will not arrive
 		c.doubt(c.now(), w)
 	}
 	c.mu.tracker.Forget(w)
@@ -189,14 +184,13 @@ func (c *cache) drop(w kv.Worker) {
 	c.mu.pools.Lost(w)
 }
 
-// forget drops all that is known of w. The caller holds mu.
+// forgetWorkerLocked drops all state of w.
 func (c *cache) forget(w kv.Worker) {
 	c.drop(w)
 	delete(c.mu.sources, w)
 }
 
-// mismatch is the block size of w's events if it is not that of its card, else 0. The
-// caller holds mu.
+// mismatchedSizeLocked returns the block size of w's events if it differs from its card's, else 0.
 func (c *cache) mismatch(w kv.Worker) int {
 	s, l := c.mu.sources[w], c.mu.lives[w]
 	if s != nil && l.blockSize != 0 && s.blockSize != l.blockSize {
@@ -205,14 +199,14 @@ func (c *cache) mismatch(w kv.Worker) int {
 	return 0
 }
 
-// know takes over the set of workers from discovery. Their times are set by it: a worker
-// that was known by the same epoch keeps its own.
+// setWorkers takes over the set of workers from discovery and sets their times: a worker already known
+// by the same epoch keeps its own.
 func (c *cache) know(lives map[kv.Worker]life) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, old := c.now(), c.mu.lives
 	c.mu.lives = lives
-	for w, l := range lives { // each is its own affair, here and below
+	for w, l := range lives { // the order does not matter, here and below
 		was, known := old[w]
 		l.since = now
 		if known && was.epoch == l.epoch {
@@ -220,7 +214,7 @@ func (c *cache) know(lives map[kv.Worker]life) {
 		}
 		lives[w] = l
 		switch {
-		case was.epoch != l.epoch && c.older(w, l.epoch, known): // nothing of an older life holds
+		case was.epoch != l.epoch && c.older(w, l.epoch, known): // nothing of an older epoch holds
 			c.forget(w)
 		case c.mismatch(w) != 0: // its events came before its card
 			c.drop(w)
@@ -233,16 +227,16 @@ func (c *cache) know(lives map[kv.Worker]life) {
 	}
 }
 
-// older reports whether what is known of w may be of a life before epoch. What that life has
-// published already is not. Where discovery did not know w, records of an old life may
-// have come late, after it was forgotten. The caller holds mu.
+// mayBeOlderLocked reports whether the state of w may be of a life before epoch. State from records of
+// epoch itself does not count. If discovery did not list w, late records of an old life may have
+// arrived after w was forgotten.
 func (c *cache) older(w kv.Worker, epoch uint64, known bool) bool {
 	h, fed := c.mu.tracker.Health(w)
 	return fed && h.Epoch < epoch || known && !fed
 }
 
-// due appends to dst the requests that must be sent to workers now, for what is missing
-// of their feeds or for their caches. wait is the time until there may be more to send.
+// dueRequests appends to dst the requests to send to workers now, for missing events or for whole
+// caches. wait is the time until more may be due.
 func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +247,7 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 	}
 	all := c.mu.tracker.Due(now, c.mu.asked)
 	for _, q := range all {
-		if c.mu.lives[q.Worker].publishes { // it may have gone since
+		if c.mu.lives[q.Worker].publishes { // it may have been removed since
 			dst = append(dst, q)
 		}
 	}
@@ -265,21 +259,21 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 	return dst, wait
 }
 
-// claim is what a worker says of its feed.
+// feedClaim is what a worker reports about its feed.
 type claim struct {
 	worker kv.Worker
 	feed.Claim
 }
 
-// finding is a claim that the feed does not agree with.
+// feedFinding is a claim that the feed contradicts.
 type finding struct {
 	claim
 	feed.Finding
-	last uint64 // event that came
+	last uint64 // the last event that arrived
 }
 
-// tend does what time alone brings about once the event plane has delivered what it
-// kept. claims are those of the workers that exist. It returns what it finds.
+// checkFeeds does the periodic work once the event plane has delivered its backlog. claims are of the
+// workers that exist. It returns the contradicted ones.
 func (c *cache) tend(claims []claim) (found []finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,12 +296,12 @@ func (c *cache) tend(claims []claim) (found []finding) {
 	return found
 }
 
-// dropStrangers forgets the workers, and the later lives of workers, whose events
-// came and whom discovery did not get to know within the grace. Of a worker that
-// discovery knows by an earlier life, that life is then asked for its cache: the
-// later one may be older, from before the clock was set back. The caller holds mu.
+// forgetUnknownLocked forgets the workers, and the later epochs of workers, whose events arrived but
+// which discovery did not list within Grace. If discovery lists an earlier epoch of such a worker, that
+// one is then asked for its cache: the later epoch may be the older one, from before the clock was set
+// back.
 func (c *cache) dropStrangers(now kv.Mono) {
-	for w, s := range c.mu.sources { // each is its own affair
+	for w, s := range c.mu.sources { // the order does not matter
 		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.cfg.Grace {
 			c.forget(w)
 		}

@@ -8,18 +8,18 @@ import (
 	"penstock/core/prefix"
 )
 
-// summary is how all feeds are.
+// feedSummary is the state of all feeds.
 type summary struct {
-	lag     time.Duration // for how long the one furthest behind has been so
+	lag     time.Duration // for how long the feed furthest behind has been lagging
 	states  [feed.Live + 1]int
-	waiting int // of which no record has come
+	waiting int // feeds without any record
 	missing uint64
 	totals  feed.Totals
 	counts  prefix.Counts
 }
 
-// summary looks at the feeds of the workers that exist. Those whose events cannot be used
-// are in none of its counts.
+// summarizeFeeds reads the feeds of the workers that exist. Workers whose events cannot be used are not
+// counted.
 func (c *cache) summary() summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,16 +41,16 @@ func (c *cache) summary() summary {
 	return sum
 }
 
-// holding is what is known of one worker's cache.
+// workerCache is the state of one worker's cache.
 type holding struct {
 	feed     feed.Health
-	fed      bool // whether feed means something
-	mismatch int  // see cache.mismatch
+	fed      bool // feed is valid
+	mismatch int  // see cacheIndex.mismatchedSizeLocked
 	blocks   int  // in the index
 	odd      oddities
 }
 
-// holding returns what is known of a worker's cache. The caller holds mu.
+// workerCacheLocked returns the state of a worker's cache.
 func (c *cache) holding(w kv.Worker) holding {
 	h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
 	h.feed, h.fed = c.mu.tracker.Health(w)
@@ -60,7 +60,7 @@ func (c *cache) holding(w kv.Worker) holding {
 	return h
 }
 
-// holdings returns what is known of the caches of the workers that exist, and when.
+// workerCaches returns the cache states of the workers that exist, and their time.
 func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +71,8 @@ func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
 	return all, c.now()
 }
 
-// feeds returns the state of the index and of all feeds, those of workers included that
-// discovery does not know, ordered by worker, and when.
+// feedStates returns the state of the index and of all feeds ordered by worker, including workers that
+// discovery does not list, and their time.
 func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,15 +89,15 @@ func (c *cache) stats() prefix.Stats {
 	return c.mu.index.Stats()
 }
 
-// holders returns the workers that the index knows, in order.
+// listHolders returns the workers in the index, in order.
 func (c *cache) holders() []kv.Worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.AppendWorkers(nil)
 }
 
-// held appends to dst what w holds: a dump goes worker by worker, so that records do
-// not wait for long.
+// appendHeld appends to dst the blocks of w. A dump calls it once per worker, so that records do not
+// wait long.
 func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	c.mu.Lock()
 	defer c.mu.Unlock()

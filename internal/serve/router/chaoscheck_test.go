@@ -10,16 +10,15 @@ import (
 	"penstock/core/slots"
 )
 
-// checkNow states what holds at any moment, whatever goes wrong:
+// checkNow states what holds at any time, under any faults:
 //
-//   - Of a worker whose feed is live or repaired a router has exactly what that life had told
-//     up to the last event that the router applied: what is in flight is all that it may
-//     differ in. Of one in doubt it has nothing.
-//   - Only what is live is matched, and no life that is older than the one that discovery
-//     knows.
-//   - A pooled block is matched only for workers with access, and if the last word of one of the
-//     workers, as far as the router heard it and unless that feed is in doubt, was that
-//     it is in the pool.
+//   - For a worker whose feed is live or repaired a router has exactly what that epoch had
+//     reported up to the last event that the router applied: only events in flight may be missing.
+//     For a worker in doubt it has nothing.
+//   - Only live entries are matched, and none of an epoch older than discovery's.
+//   - A pooled block is matched only for workers with access, and only if the last event of one of
+//     the workers about it, as far as the router received it and unless that feed is in doubt, said
+//     that it is in the pool.
 func (w *world) checkNow() {
 	w.t.Helper()
 	w.engines.Lock()
@@ -42,7 +41,7 @@ func (w *world) checkCache(c *cache) error {
 			return err
 		}
 	}
-	own := map[kv.Worker][]prefix.Block{} // of those that may be matched
+	own := map[kv.Worker][]prefix.Block{} // of the workers that may be matched
 	for _, at := range w.workers {
 		h, known := c.mu.tracker.Health(at.as())
 		blocks := c.mu.index.AppendBlocks(nil, at.as())
@@ -92,9 +91,9 @@ func (w *world) checkCache(c *cache) error {
 	return nil
 }
 
-// mayBePooled says whether the last word of any worker, as far as the router of c knows it,
-// is that the block is in the pool. Of a life that the router has not heard the end of,
-// and of one that it has forgotten, any word is the last one.
+// mayBePooled reports whether the last event of any worker about the block, as far as the router of c
+// knows, says that it is in the pool. For an epoch whose end the router has not received, and for one
+// that it has forgotten, any event may be the last one.
 func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 	for _, at := range w.workers {
 		h, known := c.mu.tracker.Health(at.as())
@@ -114,7 +113,7 @@ func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 	return false
 }
 
-// words says what workers said of a block, and at which of their events.
+// words lists the events of workers about a block.
 func (w *world) words(c *cache, seq kv.SeqHash) (all string) {
 	for _, at := range w.workers {
 		h, _ := c.mu.tracker.Health(at.as())
@@ -150,9 +149,9 @@ func seqsOf(blocks []prefix.Block) (seqs []kv.SeqHash) {
 	return seqs
 }
 
-// checkHealed states what holds when all is well again: every router has exactly what is
-// cached, finds what every worker can have, and knows of all requests. Of the pool it may
-// know less than there is, if not all of it was said.
+// checkHealed states what holds without faults: every router has exactly the cached blocks, finds what
+// every worker can use, and knows all requests. If all is false it may know less of the pool than is
+// there.
 func (w *world) checkHealed(all bool) {
 	w.t.Helper()
 	w.checkNow()
@@ -187,8 +186,8 @@ func (w *world) healed(at *chaosRouter, all bool) error {
 	return w.agreesOnRequests(at)
 }
 
-// agreesOnPool holds the residency of a router, and the matches that it makes possible,
-// against the pool. The caller holds the locks.
+// agreesOnPool compares the pool index of a router, and the matches that it allows, with the pool. The
+// caller holds the locks.
 func (w *world) agreesOnPool(c *cache, all bool) error {
 	there := w.inPool()
 	known := map[kv.SeqHash]bool{}
@@ -206,7 +205,7 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 		}
 	}
 	if !all {
-		return nil // who can attach the pool may not be known either
+		return nil // it may also be unknown which workers can attach the pool
 	}
 	var m prefix.Match
 	for _, p := range w.prompts {
@@ -235,7 +234,7 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 	return nil
 }
 
-// inPool returns what is in the pool. The caller holds the engines' lock.
+// inPool returns the contents of the pool. The caller holds the engines' lock.
 func (w *world) inPool() map[kv.SeqHash]bool {
 	there := map[kv.SeqHash]bool{}
 	member := w.pool.Join(kv.Worker{ID: 1000})
@@ -248,8 +247,8 @@ func (w *world) inPool() map[kv.SeqHash]bool {
 	return there
 }
 
-// agreesOnRequests holds the load that a router counts against the requests that there
-// are. The caller holds the engines' and the cache's lock.
+// agreesOnRequests compares the load that a router counts with the existing requests. The caller holds
+// the engines' and the cache's lock.
 func (w *world) agreesOnRequests(at *chaosRouter) error {
 	want := map[kv.Worker]slots.Load{}
 	own := map[kv.Worker]int{}
@@ -277,7 +276,7 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	return p.active.Check()
 }
 
-// loads returns what a router counts on each worker.
+// loads returns the load that a router counts on each worker.
 func (w *world) loads(at *chaosRouter) (all [worldWorkers]slots.Load) {
 	r := at.router
 	r.mu.Lock()

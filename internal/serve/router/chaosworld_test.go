@@ -27,8 +27,7 @@ const (
 	worldPool    = 60 // blocks of room
 )
 
-// world is a fleet of workers and routers over planes that misbehave. One goroutine, the
-// test's, drives it.
+// world is a fleet of workers and routers over faulty planes. Only the test's goroutine drives it.
 type world struct {
 	t        *testing.T
 	rng      *rand.Rand
@@ -41,14 +40,14 @@ type world struct {
 
 	workers [worldWorkers]*chaosWorker
 	routers [worldRouters]*chaosRouter
-	ended   []*process // killed, perhaps not over yet
+	ended   []*process // killed, perhaps not finished yet
 	active  []*errand
 	sent    int // so far
 
 	// engines is the lock of all engines, of the pool, and of told.
 	engines sync.Mutex
 	pool    *sim.Pool
-	told    map[kv.Worker][]*story // by worker, in the order of lives
+	told    map[kv.Worker][]*story // by worker, in the order of epochs
 }
 
 // prompt is one of the prompts of a world.
@@ -105,8 +104,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// makePrompts makes prompts of which some begin alike, the longest of more than a page of
-// the index.
+// makePrompts makes prompts, some with common prefixes, the longest of more than a page of the index.
 func (w *world) makePrompts() {
 	h, err := kv.NewHasher(4, kv.Salt{})
 	if err != nil {
@@ -139,7 +137,7 @@ func (w *world) hits(p float64) bool { return w.rng.Float64() < p }
 // pass lets time pass.
 func pass(d time.Duration) { <-time.After(d) }
 
-// startWorker begins the next life of a worker.
+// startWorker starts the next epoch of a worker.
 func (w *world) startWorker(at *chaosWorker) {
 	at.epoch++
 	at.process = &process{}
@@ -168,7 +166,7 @@ func (w *world) startWorker(at *chaosWorker) {
 	own.start(w.t.Context(), wk.Run)
 }
 
-// endWorker ends a life of a worker, in order or without a word.
+// endWorker ends an epoch of a worker, with or without a shutdown.
 func (w *world) endWorker(at *chaosWorker, end func(*process)) {
 	end(at.process)
 	w.engines.Lock()
@@ -184,7 +182,7 @@ func (w *world) endWorker(at *chaosWorker, end func(*process)) {
 	}
 }
 
-// expire has discovery forget a life of a worker that was killed.
+// expire removes an epoch of a killed worker from discovery.
 func (w *world) expire(at *chaosWorker, epoch uint64) {
 	for _, in := range w.registry.Instances() {
 		if in.ID == at.id && in.Epoch == epoch {
@@ -193,8 +191,8 @@ func (w *world) expire(at *chaosWorker, epoch uint64) {
 	}
 }
 
-// tellPool has members tell of the pool what others brought about. The caller holds the
-// engines' lock.
+// tellPool makes members report changes of the pool that others caused. The caller holds the engines'
+// lock.
 func (w *world) tellPool() {
 	for _, at := range w.workers {
 		if e := at.engine; e != nil && e.member != nil && e.member.Waits() {
@@ -203,7 +201,7 @@ func (w *world) tellPool() {
 	}
 }
 
-// startRouter starts a replica, which dies after some steps of its snapshots if that is
+// startRouter starts a replica, which dies after the given number of steps of its snapshots if that is
 // not 0.
 func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.process = &process{}
@@ -223,7 +221,7 @@ func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.start(w.t.Context(), r.Run)
 }
 
-// endRouter ends a replica. What it had sent to workers is over too.
+// endRouter ends a replica, and with it the requests that it had sent to workers.
 func (w *world) endRouter(at *chaosRouter, end func(*process)) {
 	end(at.process)
 	w.buryRouter(at)
@@ -255,7 +253,7 @@ func (w *world) close() {
 	}
 }
 
-// end ends a process in order, without waiting for it.
+// end stops a process with a shutdown, without waiting for it.
 func (p *process) end() { p.cancel() }
 
 // send routes a request through a router, if it finds a worker.
@@ -280,7 +278,7 @@ func (w *world) send(at *chaosRouter) {
 	}
 }
 
-// prefill says of a request that its prompt is computed.
+// prefill marks the prompt of a request as computed.
 func (w *world) prefill(s *errand) {
 	s.filled = true
 	s.router.router.Prefilled(s.id, 1, 0)
@@ -292,14 +290,15 @@ func (w *world) free(s *errand) {
 	w.active = slices.DeleteFunc(w.active, func(o *errand) bool { return o == s })
 }
 
-// story is what a life of a worker has told, whoever heard it: all events by their numbers.
+// story holds all events that an epoch of a worker has published, by number, whether a router received
+// them or not.
 type story struct {
 	epoch  uint64
 	events []kv.Event
 	held   map[uint64][]kv.SeqHash // by number of the last event that counts
 }
 
-// add notes a record that is published for the first time.
+// add records a record at its first publication.
 func (l *story) add(t *testing.T, data []byte) {
 	var rec feed.Record
 	if err := feed.DecodeRecord(&rec, data); err != nil {
@@ -307,7 +306,7 @@ func (l *story) add(t *testing.T, data []byte) {
 		return
 	}
 	if rec.First != uint64(len(l.events))+1 {
-		return // again, or once more
+		return // a repeated record
 	}
 	for i := range rec.Events {
 		ev := rec.Events[i]
@@ -316,7 +315,7 @@ func (l *story) add(t *testing.T, data []byte) {
 	}
 }
 
-// at returns what the worker held by its own account after n events, ascending.
+// at returns what the worker held after n of its events, ascending.
 func (l *story) at(n uint64) []kv.SeqHash {
 	if held, ok := l.held[n]; ok {
 		return held
@@ -355,8 +354,7 @@ type holdingOf struct {
 	tier kv.Tier
 }
 
-// said returns the state that the life last gave a block in the pool within its first n
-// events; 0 is none.
+// said returns the pool state that the epoch last gave a block within its first n events; 0 is none.
 func (l *story) said(seq kv.SeqHash, n uint64) (state kv.PoolState) {
 	for i := range l.events[:n] {
 		if ev := &l.events[i]; ev.Kind == kv.Moved && (slices.Contains(ev.Seqs, seq) || len(ev.Seqs) == 0 && state == kv.Pooled) {

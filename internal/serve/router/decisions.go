@@ -12,11 +12,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// maxAttempts bounds the attempts remembered of one request.
+// maxAttempts bounds the attempts kept of one request.
 const maxAttempts = 32
 
-// decisions remembers what was decided for the most recent requests. When it is
-// full the request that came first is forgotten, and its memory used for the next.
+// decisionLog keeps the decisions of the most recent requests. When it is full a new request replaces
+// the oldest one and reuses its memory.
 type decisions struct {
 	mu struct {
 		sync.Mutex
@@ -26,14 +26,14 @@ type decisions struct {
 	}
 }
 
-// remembered is what is known of a request.
+// loggedRequest is the record of one request.
 type remembered struct {
 	id, model string
 	attempts  []attempted
 }
 
-// attempted is what is known of an attempt. Times are zero, and tokens unsaid, as long as nobody
-// said them.
+// loggedAttempt is the record of an attempt. Times are zero and token counts tokensUnknown until they
+// are reported.
 type attempted struct {
 	number               uint32
 	prompt               int
@@ -45,12 +45,12 @@ type attempted struct {
 
 const unsaid = -1
 
-// decided is the JSON of GET /v1/router/decisions.
+// decisionsAnswer is the JSON of GET /v1/router/decisions.
 type decided struct {
 	RequestID string           `json:"request_id"`
 	Model     string           `json:"model"`
 	Attempts  []decidedAttempt `json:"attempts"`
-	// Behind is what the router processes decided that the request was sent to.
+	// Behind holds the decisions of the router processes which the request was sent to.
 	Behind []behindAnswer `json:"behind,omitempty"`
 }
 
@@ -65,8 +65,8 @@ type decidedAttempt struct {
 	BlockSize     int        `json:"block_size,omitempty"`
 	Cost          float64    `json:"cost"`
 	PrefilledAt   *time.Time `json:"prefilled_at,omitempty"`
-	// Predicted and Reported are the tokens of the prompt that the worker was believed to
-	// have cached, nil if there is none, and that it said it had; nil before it said so.
+	// Predicted is the number of prompt tokens predicted to be cached on the worker, nil if there was
+	// no prediction. Reported is the number that the worker reported; nil until then.
 	Predicted *int       `json:"predicted_cached_tokens,omitempty"`
 	Reported  *int       `json:"reported_cached_tokens,omitempty"`
 	FreedAt   *time.Time `json:"freed_at,omitempty"`
@@ -78,7 +78,7 @@ func (d *decisions) init(size int) {
 	d.mu.ring = make([]*remembered, 0, size)
 }
 
-// routed notes one decision, or that there was none because of err.
+// recordDecision records one decision, or with err that there was none.
 func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, at time.Time) {
 	a := attempted{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: unsaid, reported: unsaid}
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	e.attempts = append(e.attempts, a)
 }
 
-// add makes an entry in the place of the oldest. The caller holds mu.
+// addRequestLocked adds a record in the place of the oldest one.
 func (d *decisions) add(id string) *remembered {
 	var e *remembered
 	if len(d.mu.ring) < cap(d.mu.ring) {
@@ -120,8 +120,8 @@ func (d *decisions) add(id string) *remembered {
 	return e
 }
 
-// prefilled notes when the prompt was computed, zero if that is not known, and how many tokens of it
-// were cached, unsaid likewise.
+// recordPrefill records when the prompt was computed, zero if unknown, and how many of its tokens were
+// cached, tokensUnknown if unknown.
 func (d *decisions) prefilled(id string, attempt uint32, reported int, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,7 +145,7 @@ func (d *decisions) freed(id string, attempt uint32, at time.Time) {
 	}
 }
 
-// find returns the newest entry of an attempt, or nil. The caller holds mu.
+// findAttemptLocked returns the newest record of an attempt, or nil.
 func (d *decisions) find(id string, attempt uint32) *attempted {
 	e := d.mu.byID[id]
 	if e == nil {
@@ -159,7 +159,7 @@ func (d *decisions) find(id string, attempt uint32) *attempted {
 	return nil
 }
 
-// get returns a copy of what is remembered of a request.
+// findRequest returns a copy of the record of a request.
 func (d *decisions) get(id string) (decided, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,8 +176,8 @@ func (d *decisions) get(id string) (decided, error) {
 	return out, nil
 }
 
-// decided returns what is remembered of a request here, and at the router processes that it was sent
-// to. One that another router sent there is found at theirs alone.
+// collectDecisions returns the records of a request, here and at the router processes that it was sent
+// to. A request which another router sent there is found only there.
 func (r *Router) decided(ctx context.Context, id string, depth int) (decided, error) {
 	d, err := r.decisions.get(id)
 	q := engine.Inspection{Call: engine.InspectDecisions, RequestID: id}
@@ -201,7 +201,7 @@ func (r *Router) decided(ctx context.Context, id string, depth int) (decided, er
 	return d, nil
 }
 
-// row returns the JSON of a.
+// jsonRow returns the JSON of a.
 func (a *attempted) row() decidedAttempt {
 	d := &a.decision
 	return decidedAttempt{

@@ -7,8 +7,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// feedState is how the event feeds are; it is collected when somebody looks. Counts are of
-// all feeds that there were.
+// feedMetrics reads the state of the event feeds on collection. Counts cover all feeds since the start.
 type feedState struct {
 	r                                 *Router
 	lag, feeds, missing, gaps, healed *prometheus.Desc

@@ -34,17 +34,17 @@ type stopConditions struct {
 	IgnoreEOS bool       `json:"ignore_eos"`
 }
 
-// generated is one event of the answer.
+// generateEvent is one event of the answer.
 type generated struct {
 	TokenIDs []kv.Token `json:"token_ids"`
-	Cached   int        `json:"cached_tokens,omitempty"` // with the first tokens, or with the last if it was not known
+	Cached   int        `json:"cached_tokens,omitempty"` // with the first tokens, or with the last if it was unknown then
 	Finish   string     `json:"finish_reason,omitempty"` // stop or length
 	WorkerID uint64     `json:"worker_id"`
 	Rank     uint32     `json:"dp_rank"`
 }
 
-// serveGenerate routes token ids to a worker and streams token ids back. It makes
-// one attempt: moving a stream between workers is the frontend's work.
+// serveGenerate routes token ids to a worker and streams token ids back. It makes one attempt: request
+// migration is the frontend's work.
 func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if r.planes.RPC == nil {
 		return fault.New(fault.Unimplemented, "this router has no request plane: ask best_worker and call the worker")
@@ -68,9 +68,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	}
 	defer attempt.Hold(r, ereq.ID, ereq.Attempt)()
 
-	var out *stream // once a worker has accepted
+	var out *stream // set once a worker has accepted
 	var delta engine.Delta
-	fresh := 0 // tokens that do not count as load yet
+	fresh := 0 // tokens that are not counted as load yet
 	var report engine.CachedReport
 	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
 		if err := engine.DecodeDelta(frame, &delta); err != nil {
@@ -110,7 +110,7 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// engineRequest is the engine's side of a body, checked against the model.
+// engineRequest builds the engine request of a body and checks it against the model card.
 func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	card, adapter, err := r.card(body.Model)
 	if err != nil {
@@ -155,8 +155,8 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	return ereq, ereq.Validate()
 }
 
-// card returns the card that model is served by, if a worker serves it, and the adapter
-// that model is the name of; "" if of none.
+// servingCard returns the card of a worker that serves model, and the adapter that model names; "" if
+// it names none.
 func (r *Router) card(model string) (card engine.Card, adapter string, err error) {
 	p, err := r.find(model)
 	if err != nil {

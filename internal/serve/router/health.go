@@ -17,13 +17,13 @@ import (
 const (
 	// pingTimeout is how long a worker may take to answer a ping.
 	pingTimeout = time.Second
-	// maxPings bounds the pings that are out at once; the rest wait their turn.
+	// maxPings bounds the pings in flight; further ones wait.
 	maxPings = 256
-	// idleProbe is how often the pinger looks at a fleet that gives it nothing to do.
+	// idleProbe is how often the prober wakes when no ping is due.
 	idleProbe = time.Hour
 )
 
-// pingOutcome is how a ping ended.
+// pingOutcome is the outcome of a ping.
 type pingOutcome int
 
 const (
@@ -34,8 +34,7 @@ const (
 
 var pingOutcomeNames = [pingOutcomes]string{"answered", "failed"}
 
-// state is how requests see a member at a time, and since when it is in doubt. The
-// caller holds mu.
+// memberStateLocked returns the routing state of a member now, and since when it has been in doubt.
 func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
 	st, _ := r.mu.health.Status(m.worker.ID)
 	switch {
@@ -51,7 +50,7 @@ func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
 	return route.Ready, now
 }
 
-// settle makes decisions follow a member's state. The caller holds mu.
+// updateStateLocked passes a member's state on to its pool, and admits waiting requests if it changed.
 func (r *Router) settle(now kv.Mono, m *member) {
 	if p := r.mu.names[m.card.Name]; p != nil {
 		state, since := r.state(now, m)
@@ -61,7 +60,7 @@ func (r *Router) settle(now kv.Mono, m *member) {
 	}
 }
 
-// settleAll does so for all ranks of a worker. The caller holds mu.
+// updateWorkerStateLocked calls updateStateLocked for all ranks of a worker.
 func (r *Router) settleAll(now kv.Mono, id kv.WorkerID) {
 	at, _ := findMember(r.mu.members, kv.Worker{ID: id})
 	for ; at < len(r.mu.members) && r.mu.members[at].worker.ID == id; at++ {
@@ -69,7 +68,7 @@ func (r *Router) settleAll(now kv.Mono, id kv.WorkerID) {
 	}
 }
 
-// quarantined reports whether a member does not answer. The caller holds mu.
+// isQuarantinedLocked reports whether a member does not answer.
 func (r *Router) quarantined(m *member) bool {
 	st, _ := r.mu.health.Status(m.worker.ID)
 	return st.Quarantined
@@ -81,7 +80,7 @@ func (r *Router) countQuarantined() int {
 	return r.mu.health.Quarantined()
 }
 
-// watched returns the workers of members, ascending.
+// healthWorkers returns the workers of members, ascending.
 func watched(members []*member) []health.Worker {
 	var list []health.Worker
 	for _, m := range members {
@@ -92,10 +91,9 @@ func watched(members []*member) []health.Worker {
 	return list
 }
 
-// Failed notes that a call to a worker ended in err, which is the worker's failure
-// or its refusal. One that did not answer gets nothing more, while there is another,
-// until it answers a ping; one that drains nothing more at all; one that is full is
-// where it should be.
+// ReportFailure records that a call to a worker failed with err, which is the worker's failure or its
+// refusal. A worker that did not answer gets no requests until it answers a ping, while there is
+// another worker. A draining worker gets no more requests. A full worker keeps its state.
 func (r *Router) Failed(w kv.Worker, err error) {
 	code := fault.Of(err)
 	r.metrics.calls.WithLabelValues(code.String()).Inc()
@@ -112,8 +110,8 @@ func (r *Router) Failed(w kv.Worker, err error) {
 	}
 }
 
-// suspect notes that a worker did not answer a call, and reports whether its
-// quarantine begins with that.
+// recordFailedCall records that a worker did not answer a call, and reports whether that starts its
+// quarantine.
 func (r *Router) suspect(w kv.Worker) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,8 +124,8 @@ func (r *Router) suspect(w kv.Worker) bool {
 	return true
 }
 
-// leaves notes that a worker refused a call because it drains. Reports that it sent
-// before may be on their way, so they do not make it ready again.
+// markDraining records that a worker refused a call because it drains. Earlier load reports may still
+// arrive, so they do not make it ready again.
 func (r *Router) leaves(id kv.WorkerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,12 +138,12 @@ func (r *Router) leaves(id kv.WorkerID) {
 	r.settleAll(now, id)
 }
 
-// tellSilent says that a quarantine has begun, and err, which began it.
+// logQuarantine logs that a quarantine has started, with its cause err.
 func (r *Router) tellSilent(ctx context.Context, id kv.WorkerID, why health.Cause, err error) {
 	r.throttle.Log(ctx, slog.LevelWarn, "a worker does not answer, nothing is sent to it until it does", "worker", uint64(id), "reason", why.String(), "error", err)
 }
 
-// wakeProbe has the pinger look for what is due.
+// wakeProber makes the prober look for due pings.
 func (r *Router) wakeProbe() {
 	select {
 	case r.probe <- struct{}{}:
@@ -153,13 +151,13 @@ func (r *Router) wakeProbe() {
 	}
 }
 
-// probe is a ping with the address that it goes to.
+// workerProbe is a ping with its address.
 type probe struct {
 	health.Ping
 	addr string
 }
 
-// checkHealth pings whom it is time to ping until ctx ends, and waits for the pings.
+// checkHealth sends the due pings until ctx ends, and waits for them.
 func (r *Router) checkHealth(ctx context.Context) {
 	var pings sync.WaitGroup
 	defer pings.Wait()
@@ -181,27 +179,26 @@ func (r *Router) checkHealth(ctx context.Context) {
 	}
 }
 
-// probes returns the pings to be sent now and the time to the next one. due is
-// memory for them.
+// takeDueProbes returns the pings to send now and the time until the next one. due is memory for them.
 func (r *Router) probes(due []health.Ping) (probes []probe, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, p := range r.mu.health.Due(now, due, maxPings-r.mu.pinging) {
-		// Discovery knows whoever the machine knows, so there is a first rank.
+		// Discovery lists every worker that the machine knows, so there is a first rank.
 		if m := r.member(kv.Worker{ID: p.ID}); m != nil {
 			probes = append(probes, probe{Ping: p, addr: m.in.Addr})
 		}
 	}
 	r.mu.pinging += len(probes)
 	next, ok := r.mu.health.Next()
-	if !ok || r.mu.pinging == maxPings { // the end of a ping wakes
+	if !ok || r.mu.pinging == maxPings { // the end of a ping wakes the prober
 		return probes, idleProbe
 	}
 	return probes, max(next.Sub(now), 0)
 }
 
-// ping sends one ping and notes what came of it.
+// sendPing sends one ping and records its outcome.
 func (r *Router) ping(ctx context.Context, p probe) {
 	limited, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -213,7 +210,7 @@ func (r *Router) ping(ctx context.Context, p probe) {
 	})
 	switch {
 	case ctx.Err() != nil:
-		return // this router ends: that says nothing of the worker
+		return // this router stops: that says nothing about the worker
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fault.New(fault.Unavailable, "no answer to a ping within %v", pingTimeout)
 	case err == nil && pong == nil:
@@ -227,7 +224,7 @@ func (r *Router) ping(ctx context.Context, p probe) {
 	r.wakeProbe()
 }
 
-// pinged notes how a ping ended. Whoever refuses a ping has answered it.
+// recordPing records the outcome of a ping. A worker that refuses a ping has answered it.
 func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, err error) {
 	changed, outcome := false, pingAnswered
 	switch code := fault.Of(err); {
@@ -247,15 +244,15 @@ func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, e
 	case !changed:
 	case outcome == pingFailed:
 		r.tellSilent(ctx, p.ID, health.PingFailed, err)
-	case err == nil && pong.State == engine.StateNotReady: // it comes back when its engine does
+	case err == nil && pong.State == engine.StateNotReady: // it becomes ready when its engine does
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers, and its engine does not", "worker", uint64(p.ID))
 	default:
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers again", "worker", uint64(p.ID))
 	}
 }
 
-// answered notes the answer of a life of a worker, with what it says of itself, and
-// reports whether its quarantine ends with that.
+// recordPong records the answer of a worker of the given epoch, with its load report, and reports
+// whether that ends its quarantine.
 func (r *Router) answered(p health.Ping, epoch uint64, report *engine.LoadReport) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -269,8 +266,7 @@ func (r *Router) answered(p health.Ping, epoch uint64, report *engine.LoadReport
 	return changed
 }
 
-// missed notes that a ping was not answered, and reports whether a quarantine
-// begins with that.
+// recordMissedPing records that a ping was not answered, and reports whether that starts a quarantine.
 func (r *Router) missed(p health.Ping) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

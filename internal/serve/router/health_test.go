@@ -24,16 +24,16 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// condition is what becomes of calls to an address.
+// condition is the outcome of calls to an address.
 type condition int
 
 const (
 	sound   condition = iota
-	refused           // nobody listens there
-	hung              // nothing comes back
+	refused           // connection refused
+	hung              // no answer
 )
 
-// network is a request plane of which a test cuts parts off, and which counts pings.
+// network is a request plane which a test can partition, and which counts pings.
 type network struct {
 	rpc.Plane
 	mu struct {
@@ -103,7 +103,7 @@ func (n *network) Call(ctx context.Context, addr, method string, body []byte, re
 	return n.Plane.Call(ctx, addr, method, body, recv)
 }
 
-// doubt makes discovery unsure of all instances, for ever: as when its store is gone.
+// doubt makes discovery unsure of all instances for good, as if its store were unreachable.
 func (c *cluster) doubt() map[kv.WorkerID]disco.Instance {
 	byID := map[kv.WorkerID]disco.Instance{}
 	for _, in := range c.registry.Instances() {
@@ -131,10 +131,9 @@ func (c *cluster) routedTo(n int) map[kv.WorkerID]int {
 	return got
 }
 
-// TestWithoutStore: when the store of discovery and of events is gone for good,
-// serving goes on with the last known workers: those that die are found out within
-// two seconds, whether they refuse or just keep silent, those that come back are
-// used again, and their load is known from pings.
+// TestWithoutStore: when the store of discovery and of events is gone for good, serving continues with
+// the last known workers. Dead ones are detected within two seconds, whether they refuse or are silent,
+// returning ones are used again, and pings report their load.
 func TestWithoutStore(t *testing.T) {
 	for _, how := range []condition{refused, hung} {
 		synctest.Test(t, func(t *testing.T) {
@@ -183,7 +182,7 @@ func TestWithoutStore(t *testing.T) {
 				t.Errorf("the dead worker was pinged %d times in a minute", n)
 			}
 			net.set(ins[2].Addr, sound)
-			<-time.After(2100 * time.Millisecond) // what is out ends, and the longest wait
+			<-time.After(2100 * time.Millisecond) // pings in flight end, plus the longest wait
 			if got := c.routedTo(30); got[2] != 10 {
 				t.Errorf("worker 2 is back, and requests go to %v", got)
 			}
@@ -191,9 +190,8 @@ func TestWithoutStore(t *testing.T) {
 	}
 }
 
-// TestFailedCallQuarantines: one failed call is enough while there is another worker,
-// its reservation stays until it is freed, and the first answer to a ping brings the
-// worker back.
+// TestFailedCallQuarantines: one failed call suffices while there is another worker, its reservation
+// stays until it is freed, and the first answer to a ping ends the quarantine.
 func TestFailedCallQuarantines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -216,7 +214,7 @@ func TestFailedCallQuarantines(t *testing.T) {
 		for _, code := range []fault.Code{fault.Unavailable, fault.Deadline} {
 			net.set(addr, hung)
 			c.router.Failed(req.Pin, fault.New(code, "it broke"))
-			synctest.Wait() // a ping is out
+			synctest.Wait() // a ping is in flight
 			if got := c.routedTo(10); got[1] != 0 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
@@ -224,7 +222,7 @@ func TestFailedCallQuarantines(t *testing.T) {
 				t.Errorf("after %v: %+v", code, row)
 			}
 			net.set(addr, sound)
-			<-time.After(1100 * time.Millisecond) // the ping that is out, and the first wait
+			<-time.After(1100 * time.Millisecond) // the ping in flight, and the first wait
 			if got := c.routedTo(10); got[1] != 5 {
 				t.Errorf("after an answer requests go to %v", got)
 			}
@@ -241,9 +239,8 @@ func TestFailedCallQuarantines(t *testing.T) {
 	})
 }
 
-// TestLastResort: of a worker of which nothing is known but that a call to it failed,
-// requests are worth a try when there is no other; once a ping has failed too they
-// are refused at once.
+// TestLastResort: a worker about which only a failed call is known still gets requests when there is no
+// other; once a ping has failed too they are refused at once.
 func TestLastResort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -280,7 +277,7 @@ func TestLastResort(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("back: %v", err)
 		}
-		// A connection that broke, on a worker that is well: nobody notices.
+		// A connection to a healthy worker broke: that has no effect.
 		for range 100 {
 			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 			if err := ask(); err != nil {
@@ -299,8 +296,8 @@ func wantLine(t *testing.T, c *cluster, line string) {
 	}
 }
 
-// TestWhoeverAnswers: at the address of a worker that is in quarantine somebody
-// else answers. Only the worker itself, in this life or a later one, is brought back.
+// TestWhoeverAnswers: another process answers at the address of a quarantined worker. Only the worker
+// itself, in this epoch or a later one, leaves quarantine.
 func TestWhoeverAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -353,7 +350,7 @@ func pong(r engine.LoadReport) func(send func([]byte) error) error {
 	}
 }
 
-// TestIdleFleetIsNotPinged: workers that report are left alone, whatever time passes.
+// TestIdleFleetIsNotPinged: workers that report are not pinged.
 func TestIdleFleetIsNotPinged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -361,13 +358,13 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 		defer c.startRouterOver(net, router.Config{})()
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
-		<-time.After(10 * time.Second) // it may be pinged when it is new
+		<-time.After(10 * time.Second) // a new worker may be pinged
 		net.pings(c.registry.Instances()[0].Addr)
 		<-time.After(10 * time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n != 0 {
 			t.Errorf("%d pings", n)
 		}
-		// Its reports no longer come: it is alive, and pings say so.
+		// Its reports stop: it is alive, and pings show that.
 		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}})
 		<-time.After(time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n < 8 || n > 12 {
@@ -379,8 +376,8 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 	})
 }
 
-// TestUnansweredPing: the log says of a worker that takes a ping and does not answer how long was
-// waited for it.
+// TestUnansweredPing: if a worker takes a ping and does not answer, the log says how long the router
+// waited.
 func TestUnansweredPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -397,8 +394,8 @@ func TestUnansweredPing(t *testing.T) {
 	})
 }
 
-// TestPingsAreBounded: however many workers hang, so many pings are out and no more,
-// and a worker that comes back among them is found.
+// TestPingsAreBounded: however many workers hang, at most maxPings pings are in flight, and a returning
+// worker among them is found.
 func TestPingsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -13,8 +13,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// Handler serves the router API, all of it below /v1/router/ but /busy_threshold. It
-// works before and during Run; after it, what it knows stays as it was.
+// Handler serves the router API: all paths below /v1/router/, and /busy_threshold. It works before and
+// during Run; after Run it serves the last state.
 func (r *Router) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range []struct {
@@ -57,7 +57,7 @@ func (r *Router) Handler() http.Handler {
 	return mux
 }
 
-// bounded lets serve run for so many calls at once as the configuration allows.
+// limitCalls bounds the concurrent calls of serve by MaxCalls, together with all other limited calls.
 func (r *Router) bounded(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
 		defer r.calls.Add(-1)
@@ -80,11 +80,11 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	if fault.Of(err) == fault.Internal {
 		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
 	}
-	bound(http.NewResponseController(w)) // the call may have waited for long
+	bound(http.NewResponseController(w)) // the call may have waited long
 	openai.WriteError(w, err)
 }
 
-// rows is the JSON of a table.
+// rowsAnswer is the JSON of a table.
 type rows[T any] struct {
 	Rows []T `json:"rows"`
 }
@@ -97,14 +97,14 @@ func writeJSON(w http.ResponseWriter, v any) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // a client that does not take it is gone
+	_, _ = w.Write(append(b, '\n')) // a write error means that the client has disconnected
 	return nil
 }
 
 func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
 
-// readJSON decodes the whole body into v: fields that v does not have, and
-// anything after the object, are errors of the client.
+// readJSON decodes the whole body into v. Fields which v does not have, and anything after the object,
+// are client errors.
 func (r *Router) readJSON(w http.ResponseWriter, req *http.Request, v any) error {
 	return decodeJSON(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes), v)
 }
@@ -119,8 +119,8 @@ func decodeJSON(in io.Reader, v any) error {
 	return explainJSON(err)
 }
 
-// explainJSON turns a decoder's error into one that a client can act on, without
-// names of this program's types or parts of the body.
+// explainJSON turns a decoder's error into one that a client can act on, without names of this
+// program's types or parts of the body.
 func explainJSON(err error) error {
 	var tooLarge *http.MaxBytesError
 	var wrongType *json.UnmarshalTypeError

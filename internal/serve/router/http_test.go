@@ -62,8 +62,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// script is also the request plane of its router: pings to workers are answered,
-// unless the worker is silent, without saying anything of its load.
+// script is also the request plane of its router: it answers pings to workers, unless the worker is
+// silent, without a load report.
 type script struct {
 	*cluster
 	in     map[kv.WorkerID]disco.Instance
@@ -76,7 +76,7 @@ func (s *script) isSilent(addr string) bool {
 	return v == true
 }
 
-// Serve implements rpc.Plane; nobody serves here.
+// Serve implements rpc.Plane; it serves nothing.
 func (s *script) Serve(context.Context, string, rpc.Handler, func(string)) error {
 	return fault.New(fault.Unimplemented, "nobody serves here")
 }
@@ -225,7 +225,7 @@ func span(text string) (tokens []kv.Token) {
 	return tokens
 }
 
-// tries routes requests, each of which its worker serves at once.
+// tries routes requests which their workers serve at once.
 func (s *script) tries(d *datadriven.TestData) {
 	req := route.Request{Model: "m", Tokens: span(arg(d, "tokens", "")), Pin: kv.Worker{ID: arg(d, "worker", kv.WorkerID(0))}}
 	if mode := route.Mode(arg(d, "mode", "")); mode != "" {
@@ -248,7 +248,7 @@ func (s *script) tries(d *datadriven.TestData) {
 	}
 }
 
-// scrape returns the series whose names begin so.
+// scrape returns the series whose names begin with a prefix.
 func (s *script) scrape(d *datadriven.TestData) string {
 	rec := httptest.NewRecorder()
 	s.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -317,11 +317,11 @@ func (s *script) http(d *datadriven.TestData) string {
 	return bytesUsed.ReplaceAllString(out.String(), `${1}…`)
 }
 
-// bytesUsed is what a structure takes in memory, which is not this test's affair.
+// bytesUsed matches the memory of a structure, which this test ignores.
 var bytesUsed = regexp.MustCompile(`("bytes": )[1-9][0-9]*`)
 
-// TestEventsStream: what happens reaches those who watch, a client that does not
-// read is told what it missed, and all ends with the router.
+// TestEventsStream: events reach the watchers, a client that does not read is told what it missed, and
+// the streams end with the router.
 func TestEventsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -336,7 +336,7 @@ func TestEventsStream(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		publish(1, 1) // before anybody watches
+		publish(1, 1) // before anything watches
 		synctest.Wait()
 
 		w := newGate()
@@ -372,7 +372,7 @@ func TestEventsStream(t *testing.T) {
 		w.open()
 		synctest.Wait()
 		got = w.take()
-		// One event was being written and 256 waited.
+		// One event was being written and 256 were queued.
 		if n := len(got); n != 258 || !slices.Contains(got, "event: dropped\ndata: {\"dropped\":143}") {
 			t.Errorf("%d messages arrived: %q … %q", n, got[:3], got[n-2:])
 		}
@@ -386,7 +386,7 @@ func TestEventsStream(t *testing.T) {
 	})
 }
 
-// gate is a response writer that can be made to stall.
+// gate is a response writer that can be blocked.
 type gate struct {
 	header http.Header
 	pass   chan struct{} // holds a token while writes go through
@@ -443,8 +443,7 @@ func TestEventsWatchersAreBounded(t *testing.T) {
 	})
 }
 
-// TestCallsAreBounded: one call more than is allowed is refused, and none of those
-// that take no body.
+// TestCallsAreBounded: one call more than allowed is refused, but calls without a body are not.
 func TestCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -460,7 +459,7 @@ func TestCallsAreBounded(t *testing.T) {
 		go func() {
 			done <- ask(http.MethodPost, "/v1/router/generate", `{"model":"m","token_ids":[1,2,3],"stop_conditions":{"max_tokens":4}}`).Code
 		}()
-		synctest.Wait() // the engine takes its time
+		synctest.Wait() // the engine is slow
 		question := `{"model":"m","token_ids":[1,2,3]}`
 		if rec := ask(http.MethodPost, "/v1/router/explain", question); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
 			t.Errorf("one call too many: %d %s", rec.Code, rec.Body)
@@ -487,7 +486,7 @@ func TestNewReportsEverything(t *testing.T) {
 	}
 }
 
-// FuzzQuery: whatever a client sends, it is told something that it can use.
+// FuzzQuery: whatever a client sends, the error helps it.
 func FuzzQuery(f *testing.F) {
 	f.Add([]byte(`{"model":"m","token_ids":[1,2,3,4],"router_config_override":{"router_temperature":0.5}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`))

@@ -8,19 +8,19 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// busyThreshold is the path of the thresholds, which is not below the router API's:
-// it is where operators of other servers look for it.
+// busyThreshold is the path of the busy thresholds. It is not below the router API: operators of other
+// servers expect it here.
 const busyThreshold = "/busy_threshold"
 
-// busyBody is the body of POST /busy_threshold. What is not given, or null, stays;
-// without values the call reads.
+// busyBody is the body of POST /busy_threshold. A missing or null field keeps its value; a body without
+// values only reads.
 type busyBody struct {
 	Model         string   `json:"model"`
 	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
 }
 
-// busyRow is the JSON of a model's thresholds; null is one that is not set.
+// busyRow is the JSON of a model's thresholds; null is an unset one.
 type busyRow struct {
 	Model         string   `json:"model"`
 	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
@@ -39,8 +39,8 @@ func newBusyRow(p *pool) busyRow {
 	return row
 }
 
-// serveBusy reads and changes the thresholds above which the workers of a model
-// are busy. They hold from the next decision on, in this router, until it ends.
+// serveBusyThreshold reads and changes the thresholds above which the workers of a model are busy. They apply
+// from the next decision on, in this router, until it stops.
 func (r *Router) serveBusy(w http.ResponseWriter, req *http.Request) error {
 	switch req.Method {
 	case http.MethodGet, http.MethodHead:
@@ -67,7 +67,7 @@ func (r *Router) serveBusy(w http.ResponseWriter, req *http.Request) error {
 	return writeJSON(w, row)
 }
 
-// check refuses values out of bounds by name.
+// validate refuses values out of bounds, naming the field.
 func (b *busyBody) check() error {
 	if v := b.DecodeBlocks; v != nil && !(*v >= 0 && *v <= 1) {
 		return fault.Param("active_decode_blocks_threshold", "active_decode_blocks_threshold must be a share between 0 and 1, 0 for none")
@@ -78,7 +78,7 @@ func (b *busyBody) check() error {
 	return nil
 }
 
-// readBusy answers with the thresholds of one model, or with those of all.
+// readBusyThreshold answers with the thresholds of one model, or of all.
 func (r *Router) readBusy(w http.ResponseWriter, model string) error {
 	if model == "" {
 		return writeJSON(w, rows[busyRow]{r.busyRows()})
@@ -100,7 +100,7 @@ func (r *Router) busyRows() []busyRow {
 	return table
 }
 
-// setBusy changes what body has values for and returns what holds then.
+// setBusyThreshold changes the thresholds that body gives and returns the resulting ones.
 func (r *Router) setBusy(body *busyBody) (busyRow, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,20 +7,18 @@ import (
 )
 
 const (
-	// beat is how often a quiet stream shows that it is alive.
+	// keepaliveInterval is how often an idle stream sends a comment.
 	beat = 15 * time.Second
-	// writeTimeout is how long a client may hold up one write before it counts
-	// as gone.
+	// writeTimeout is how long a client may block one write before it counts as disconnected.
 	writeTimeout = 30 * time.Second
 )
 
-// EndWatches ends the streams of cache events and refuses new ones, for good:
-// whoever drains the server that has the handler cannot wait for their clients
-// to leave. Run does it too at its end.
+// EndWatches ends the streams of cache events and refuses new ones for good: a server that drains
+// cannot wait for their clients to disconnect. Run also calls it at its end.
 func (r *Router) EndWatches() { r.hub.close() }
 
-// serveEvents streams cache events as they arrive, until the client leaves or
-// the watches are ended. What a slow client misses is said with an event "dropped".
+// serveEvents streams cache events as they arrive, until the client disconnects or EndWatches. An event
+// "dropped" reports what a slow client missed.
 func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 	t, err := r.hub.watch()
 	if err != nil {
@@ -49,25 +47,25 @@ func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
 			err = s.write("event: dropped\ndata: {\"dropped\":%d}\n\n", n)
 		}
 		if err != nil {
-			return nil // the client is gone
+			return nil // the client has disconnected
 		}
 	}
 }
 
-// stream is a response of server-sent events.
+// sseStream is a response of server-sent events.
 type stream struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 }
 
-// newStream commits the response to being a stream.
+// newSSEStream sends the headers of an event stream.
 func newStream(w http.ResponseWriter) *stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	return &stream{w: w, rc: http.NewResponseController(w)}
 }
 
-// write sends text at once.
+// writeText sends text and flushes it.
 func (s *stream) write(format string, args ...any) error {
 	bound(s.rc)
 	if _, err := fmt.Fprintf(s.w, format, args...); err != nil {
@@ -76,6 +74,6 @@ func (s *stream) write(format string, args ...any) error {
 	return s.rc.Flush()
 }
 
-// bound gives the client until writeTimeout from now to take what is written
-// next. A writer without deadlines is not a connection and does not stall.
+// extendWriteDeadline gives the client writeTimeout from now to take the next write. A writer without
+// deadlines is not a connection and does not block.
 func bound(rc *http.ResponseController) { _ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) }

@@ -5,14 +5,15 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// asked is what a question shows besides text, beside its answer.
+// askedMedia describes the media of the prompt that a question is about; it is part of the answer.
 type asked struct {
-	// TextOnly says why Media are none although the question shows some.
+	// TextOnly says why Media is empty although the question has media.
 	TextOnly string       `json:"text_only,omitempty"`
 	Media    []shownMedia `json:"media,omitempty"`
 }
 
-// shownMedia is a media object of a prompt: who it is, how large, and which tokens stand for it.
+// mediaRow is the JSON of a media object in a prompt: its identity, its size, and the tokens that stand
+// for it.
 type shownMedia struct {
 	Kind    string `json:"kind"`
 	Part    string `json:"part,omitempty"`
@@ -25,8 +26,8 @@ type shownMedia struct {
 	Samples int    `json:"samples,omitempty"`
 }
 
-// newAsked describes the media of a prompt. Of one that an engine made no more is known than where
-// they are.
+// newAskedMedia describes the media of a prompt. Of an object which an engine preprocessed only the
+// position is known.
 func newAsked(p *prep.Prompt) asked {
 	a := asked{TextOnly: string(p.TextOnly)}
 	for i, m := range p.Media {

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// TestAsked: each object of a prompt is told with what is known of it.
+// TestAsked: each media object of a prompt is described as far as it is known.
 func TestAsked(t *testing.T) {
 	key := media.BytesKey([]byte("x"))
 	for _, c := range []struct {

@@ -15,15 +15,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompter makes the prompt that a worker would be given. The composition root has
-// the tokenizers.
+// Prompter makes the prompt that a worker would be given. The composition root implements it, because
+// it has the tokenizers.
 type Prompter interface {
-	// Prompt returns the prompt of a request to chat completions, or of one to
-	// completions with one prompt. The error is a *fault.Error.
+	// MakePrompt returns the prompt of a chat completion request, or of a completion request with one
+	// prompt. The error is a *fault.Error.
 	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 
-// serveQuestion answers a question about a prompt, with a call of the router API.
+// serveQuestion returns the handler of a router API call about a prompt.
 func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
 		q, shown, err := r.question(w, req)
@@ -41,7 +41,7 @@ func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Requ
 	}
 }
 
-// answer returns what a call of the router API says of a request.
+// answerCall returns the answer of a router API call about a request.
 func (r *Router) answer(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
 	switch call {
 	case engine.InspectBestWorker:
@@ -52,7 +52,7 @@ func (r *Router) answer(ctx context.Context, call string, req *route.Request, de
 	return r.explain(ctx, req, depth)
 }
 
-// askAbout puts a question about a request to the router processes among workers.
+// askRoutersAbout puts a question about a request to the router processes among workers.
 func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []behindAnswer {
 	routers := r.routersAmong(workers)
 	if len(routers) == 0 || depth <= 0 {
@@ -61,7 +61,7 @@ func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, 
 	return r.askRouters(ctx, routers, engine.Inspection{Call: call, Request: appendInspected(nil, req)}, depth)
 }
 
-// question reads a question about a prompt.
+// readQuestion reads a question about a prompt.
 func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Request, none asked, _ error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
 	if err != nil {
@@ -101,11 +101,11 @@ type bestWorker struct {
 	BlockSize     int    `json:"block_size"`
 }
 
-// bestAnswer is the JSON of POST /v1/router/best_worker.
+// bestWorkerAnswer is the JSON of POST /v1/router/best_worker.
 type bestAnswer struct {
 	bestWorker
 	asked
-	Behind []behindAnswer `json:"behind,omitempty"` // of the router process that would be sent to
+	Behind []behindAnswer `json:"behind,omitempty"` // of the chosen worker if it is a router process
 }
 
 func (r *Router) bestWorker(ctx context.Context, req *route.Request, depth int) (*bestAnswer, error) {
@@ -128,7 +128,7 @@ type potentialLoad struct {
 	PrefillTokens  int    `json:"potential_prefill_tokens"`
 	DecodeBlocks   int    `json:"potential_decode_blocks"`
 	ActiveRequests int    `json:"active_requests"`
-	// Behind are the loads of the workers behind a router process.
+	// Behind holds the loads of the workers behind a router process.
 	Behind      json.RawMessage `json:"behind,omitempty"`
 	BehindError string          `json:"behind_error,omitempty"`
 }

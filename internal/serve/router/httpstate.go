@@ -32,21 +32,21 @@ func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error 
 
 // feedRow is the JSON of one worker's feed.
 type feedRow struct {
-	// State is live, repairing or resync (see core/feed), none for a worker that
-	// publishes no events, off if this router uses none, waiting before the first record,
-	// or mismatch if the events' block size is not the card's.
+	// State is live, repairing or resync (see core/kvfeed), none for a worker that publishes no events,
+	// off if this router uses none, waiting before the first record, or mismatch if the events' block
+	// size is not the card's.
 	State string `json:"state"`
-	// Guessed says that the events are what the worker believes: the engine says nothing.
+	// Guessed says that the worker predicts its events: its engine reports none.
 	Guessed bool   `json:"guessed,omitempty"`
 	Epoch   uint64 `json:"epoch"`
 	LastSeq uint64 `json:"last_seq"`
 	Events  uint64 `json:"events"`
-	Missing uint64 `json:"missing"` // events that are known to have been published
+	Missing uint64 `json:"missing"` // events known to have been published
 
 	Gaps       uint64 `json:"gaps"`
-	Repaired   uint64 `json:"repaired"`  // gaps made good by the missing events
-	Described  uint64 `json:"described"` // and by a description of the whole cache
-	GivenUp    uint64 `json:"given_up"`  // repairs for which the events did not come
+	Repaired   uint64 `json:"repaired"`  // gaps closed by the missing events
+	Described  uint64 `json:"described"` // gaps closed by a description of the whole cache
+	GivenUp    uint64 `json:"given_up"`  // repairs whose events did not arrive
 	Resyncs    uint64 `json:"resyncs"`   // requests
 	Duplicates uint64 `json:"duplicates"`
 	Ignored    uint64 `json:"ignored"`
@@ -60,7 +60,7 @@ type feedRow struct {
 	IdleFor       float64 `json:"idle_seconds"` // since the last event applied
 }
 
-// feedWaiting is the state of a feed of which no record has come.
+// feedWaiting is the state of a feed without any record.
 const feedWaiting = "waiting"
 
 // othersLoad is the JSON of the part of a worker's load that other routers sent.
@@ -69,14 +69,14 @@ type othersLoad struct {
 	PrefillTokens  int `json:"prefill_tokens"`
 }
 
-// loadRow is the JSON of a worker's load: first what routers have sent there, as far as
-// this one knows, then what the worker last reported of itself.
+// loadRow is the JSON of a worker's load: first the requests that routers have sent there, as far as
+// this one knows, then the worker's own last report.
 type loadRow struct {
 	ActiveRequests int          `json:"active_requests"`
 	ActiveBlocks   int          `json:"active_blocks"`
 	PrefillTokens  int          `json:"prefill_tokens"`
 	Others         othersLoad   `json:"others"`
-	Reported       *engine.Load `json:"reported"`         // null if it was not heard of
+	Reported       *engine.Load `json:"reported"`         // null before the first report
 	ReportedFor    float64      `json:"reported_seconds"` // age of the report
 }
 
@@ -84,7 +84,7 @@ type loadRow struct {
 type workerRow struct {
 	WorkerID     uint64  `json:"worker_id"`
 	Rank         uint32  `json:"dp_rank"`
-	Name         string  `json:"name"` // as people know the process
+	Name         string  `json:"name"` // name of the process for operators
 	Role         string  `json:"role"` // aggregated or router
 	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
@@ -96,13 +96,12 @@ type workerRow struct {
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
 	Feed         feedRow `json:"feed"`
-	// Predictions are how what is believed of its cache came true; null before it reported.
+	// Predictions compares predicted with reported cache hits; null before the first report.
 	Predictions *triedRow `json:"predictions"`
-	// Warnings are what the worker last said is wrong with its engine, and what this router
-	// finds wrong.
+	// Warnings are the warnings that the worker last reported about its engine, and the router's own.
 	Warnings []engine.Warning `json:"warnings"`
-	// Behind are the rows of the workers behind a router process, in its own words, or
-	// BehindError says why they are not known.
+	// Behind holds the rows of the workers behind a router process, as that process sent them;
+	// BehindError says why they are unknown.
 	Behind      []json.RawMessage `json:"behind,omitempty"`
 	BehindError string            `json:"behind_error,omitempty"`
 }
@@ -126,7 +125,7 @@ func (r *Router) serveWorkers(w http.ResponseWriter, req *http.Request) error {
 	return writeJSON(w, rowsOf(table))
 }
 
-// workers returns the table of workers, those that cannot be used at the end.
+// workerTable returns the table of workers, with the unusable ones at the end.
 func (r *Router) workers() []workerRow {
 	caches, heard := r.cache.holdings()
 	trials := r.predict.trials()
@@ -154,8 +153,7 @@ func (r *Router) workers() []workerRow {
 	return table
 }
 
-// row describes one member, of whose cache h is known, without its feed. The caller
-// holds mu.
+// workerRowLocked returns the row of one member with the cache state h, without its feed.
 func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	row := workerRow{
 		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in), Role: roleOf(&m.card), Addr: m.in.Addr,
@@ -181,11 +179,11 @@ func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
 	return row
 }
 
-// nameOf is how people know the process of an instance.
+// nameOf is the name of an instance's process for operators.
 func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
 
-// condition returns the state of a member, of whose cache h is known, as operators see it, and what
-// they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
+// conditionLocked returns the state of a member with the cache state h as operators see it, and its
+// problem; "" if there is none.
 func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem string) {
 	p := r.mu.names[m.card.Name]
 	switch {
@@ -207,7 +205,7 @@ func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem st
 	return engine.StateReady, ""
 }
 
-// notReady says why a member that reports so is not ready.
+// notReadyReason says why a member that reports itself not ready is not.
 func (m *member) notReady() string {
 	for _, w := range m.load.Warnings {
 		if w.Code == engine.WarnUnreachable && m.card.Router {
@@ -217,7 +215,7 @@ func (m *member) notReady() string {
 	return "its engine does not answer"
 }
 
-// silence says what is known of a member that does not answer. The caller holds mu.
+// silenceLocked returns the state and problem of a member that does not answer.
 func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	st, _ := r.mu.health.Status(m.worker.ID)
 	state, then := readiness.StateQuarantined, "it gets no requests until it answers a ping"
@@ -227,7 +225,7 @@ func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	return state, fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
-// feedRow describes one member's feed, of which h was known at now. The caller holds mu.
+// feedRowLocked returns the row of one member's feed, whose state was h at now.
 func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
 	switch {
 	case !m.card.KVEvents:
@@ -262,22 +260,22 @@ func healthRow(now kv.Mono, of holding) feedRow {
 	return row
 }
 
-// seconds is d rounded to milliseconds.
+// toSeconds is d in seconds, rounded to milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
 // indexRow is the JSON of the index as a whole.
 type indexRow struct {
 	Events   bool        `json:"events"`    // whether events are consumed
-	CaughtUp bool        `json:"caught_up"` // whether what was kept of them has been read
+	CaughtUp bool        `json:"caught_up"` // whether the event backlog has been read
 	Workers  int         `json:"workers"`
 	Blocks   int         `json:"blocks"`
 	Entries  int         `json:"entries"`
 	Bytes    int         `json:"bytes"`
 	Counts   indexCounts `json:"counts"`
-	// Predicted is what is believed without events; null if nothing is.
+	// Predicted is what is predicted without events; null if prediction is off.
 	Predicted *predictedRow `json:"predicted"`
 	Feeds     []workerFeed  `json:"feeds"`
-	Pools     []poolRow     `json:"pools,omitempty"` // of memory that workers share
+	Pools     []poolRow     `json:"pools,omitempty"` // memory that workers share
 }
 
 type indexCounts struct {
@@ -290,7 +288,7 @@ type indexCounts struct {
 	Clears     uint64 `json:"clears"`
 }
 
-// predictedRow is the JSON of what the router believes because it sent it.
+// predictedRow is the JSON of the predicted cache contents.
 type predictedRow struct {
 	TTL       float64 `json:"ttl_seconds"`
 	Workers   int     `json:"workers"`
@@ -346,12 +344,13 @@ type dumpRow struct {
 	Rank     uint32 `json:"dp_rank"`
 	Tier     string `json:"tier"`
 	Seq      string `json:"seq"`
-	// Predicted says that no event has said so: the router sent it there.
+	// Predicted says that no event has reported the block: the router predicts it from a request it
+	// sent.
 	Predicted bool `json:"predicted,omitempty"`
 }
 
-// serveDump streams what every worker holds, one worker after another: each is
-// a consistent picture, the whole is not. A router without events has only what it believes.
+// serveDump streams the blocks of every worker, one worker after another: each worker is consistent,
+// the whole is not. A router without events dumps its predictions.
 func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 	holders, held, predicted := r.cache.holders, r.cache.held, false
 	if !r.events && r.predict.on() {
@@ -373,7 +372,7 @@ func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 			}
 			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq)), predicted}
 			if enc.Encode(row) != nil {
-				return nil // the client is gone
+				return nil // the client has disconnected
 			}
 		}
 	}

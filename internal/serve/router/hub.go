@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxTails bounds those who watch events at once, tailQueue the events that
-	// wait for each of them; the newest are dropped and counted beyond it.
+	// maxTails bounds the concurrent watchers. tailQueue bounds the events queued for each; beyond it
+	// the newest are dropped and counted.
 	maxTails  = 64
 	tailQueue = 256
 )
 
-// hub passes cache events on to those who watch them. Nobody watching costs
-// nothing, and a slow watcher holds nobody up.
+// eventBroadcaster passes cache events on to watchers. Without watchers it costs nothing, and a slow
+// watcher delays nothing.
 type hub struct {
 	watched atomic.Bool
 	mu      struct {
@@ -29,14 +29,14 @@ type hub struct {
 	}
 }
 
-// tail is one watcher.
+// eventWatcher is one watcher.
 type tail struct {
-	events  chan []byte // JSON, shared: not to be changed
+	events  chan []byte // JSON, shared: read-only
 	dropped atomic.Uint64
 	ended   chan struct{} // closed when the router stops
 }
 
-// watch adds a watcher, to be removed by unwatch.
+// watch adds a watcher; unwatch removes it.
 func (h *hub) watch() (*tail, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +59,7 @@ func (h *hub) unwatch(t *tail) {
 	h.watched.Store(len(h.mu.tails) > 0)
 }
 
-// close ends all watches and lets nobody in any more. It is idempotent.
+// close ends all watches and refuses new ones. It is idempotent.
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func (h *hub) close() {
 	h.mu.closed = true
 }
 
-// publish passes on the events of a record: those before skip were known.
+// publishRecord passes on the events of a record; the first skip of them are duplicates.
 func (h *hub) publish(rec *feed.Record, outcome string, skip int) {
 	if !h.watched.Load() {
 		return
@@ -101,8 +101,8 @@ func (h *hub) pass(b []byte) {
 	}
 }
 
-// kvEvent is the JSON of one cache event. Hashes are 16 hex digits: they exceed
-// what a JSON number keeps.
+// kvEvent is the JSON of one cache event. Hashes are 16 hex digits: they exceed the precision of a JSON
+// number.
 type kvEvent struct {
 	WorkerID  uint64   `json:"worker_id"`
 	Rank      uint32   `json:"dp_rank"`
@@ -114,21 +114,21 @@ type kvEvent struct {
 	BlockSize uint32   `json:"block_size"`
 	Start     uint32   `json:"start,omitempty"`
 	Parent    string   `json:"parent,omitempty"`
-	Blocks    []string `json:"blocks,omitempty"` // contents of what was stored
+	Blocks    []string `json:"blocks,omitempty"` // block hashes of a store
 	Seqs      []string `json:"seqs,omitempty"`   // prefixes stored or removed
-	// Labels are none, or one for each block, null if it has none.
+	// Labels is empty or has one entry for each block, null for a block without a label.
 	Labels []*moeLabel `json:"labels,omitempty"`
-	// Transition is there for kind moved.
+	// Transition is set for kind moved.
 	Transition *transition `json:"cxl_state_transition,omitempty"`
 }
 
-// transition is the JSON of what a moved event says, in the words of docs/format/blocks.md.
+// moveTransition is the JSON of a moved event, in the terms of docs/format/blocks.md.
 type transition struct {
 	EventID uint64   `json:"event_id"` // the event's sequence number
 	Blocks  []string `json:"block_hashes"`
 	State   string   `json:"new_state"`
 	Pool    *uint32  `json:"pool_id,omitempty"`
-	// Access is nil if the event does not say.
+	// Access is nil if the event does not give it.
 	Access *[]workerName `json:"accessible_workers,omitempty"`
 }
 
@@ -144,7 +144,7 @@ func transitionRow(ev *kv.Event, seq uint64) *transition {
 		row.Blocks = append(row.Blocks, hex(uint64(s)))
 	}
 	if ev.Move.HasPool {
-		pool := uint32(ev.Move.Pool) // not a part of ev, which is used again
+		pool := uint32(ev.Move.Pool) // a copy: ev is reused
 		row.Pool = &pool
 	}
 	if ev.Move.Access != nil {

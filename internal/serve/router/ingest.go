@@ -9,8 +9,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// take applies one message. What cannot be read is left out: if it held events
-// of a worker, the next ones show the gap.
+// applyMessage applies one message. It skips a message that it cannot read: if that held events of a
+// worker, the next ones show the gap.
 func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 	at := place{m.Life, m.Seq}
 	if err := feed.DecodeRecord(rec, m.Data); err != nil {
@@ -41,18 +41,17 @@ func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
 	}
 }
 
-// outcomeRefused is what becomes of the events of a worker whose block size is
-// not that of its card.
+// outcomeRefused is the outcome of events from a worker whose block size is not its card's.
 const outcomeRefused = "refused"
 
-// askAll has all workers asked whether events of theirs are missing: some of somebody's
-// are.
+// suspectAllFeeds makes the maintainer ask all workers for missing events: some events were lost, and
+// it is not known whose.
 func (r *Router) askAll() {
 	r.cache.suspect()
 	r.wake()
 }
 
-// wake has the maintainer look for workers to ask.
+// wakeMaintainer makes the maintainer look for workers to ask.
 func (r *Router) wake() {
 	select {
 	case r.resync <- struct{}{}:

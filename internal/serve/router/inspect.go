@@ -39,7 +39,7 @@ func (r *Router) inspect(ctx context.Context, q *engine.Inspection) (any, error)
 		return rowsOf(rows), nil
 	case engine.InspectDecisions:
 		d, err := r.decided(ctx, q.RequestID, depth)
-		if err == nil && d.Model != "" && !r.sameModel(d.Model, q.Model) { // it is told as another instance of this process
+		if err == nil && d.Model != "" && !r.sameModel(d.Model, q.Model) { // to the asker this process is another instance
 			return nil, fault.New(fault.NotFound, "the request was for another model")
 		}
 		return d, err
@@ -53,14 +53,15 @@ func (r *Router) inspect(ctx context.Context, q *engine.Inspection) (any, error)
 	return nil, fault.New(fault.Unimplemented, "this router cannot be asked for %.40q: it is of an earlier version", q.Call)
 }
 
-// sameModel reports whether two names are those of one model, or of adapters of it.
+// isSameModel reports whether two names belong to one model or its adapters.
 func (r *Router) sameModel(a, b string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return a == b || r.mu.names[a] != nil && r.mu.names[a] == r.mu.names[b]
 }
 
-// appendInspected appends the request of a question about a prompt, as attempts would send it.
+// appendInspected appends the request of a question about a prompt, encoded like the request of an
+// attempt.
 func appendInspected(dst []byte, req *route.Request) []byte {
 	return engine.AppendRequest(dst, &engine.Request{
 		ID: "inspect", Attempt: 1, Model: req.Model, Prompt: req.Tokens, Media: req.Media, Salt: req.Salt, Hints: attempt.Hints(req),

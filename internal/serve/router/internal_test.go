@@ -43,8 +43,8 @@ func instance(t *testing.T, model string, blockSize int) disco.Instance {
 	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
 }
 
-// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is
-// gone by the time the lock is held is hashed anew.
+// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which no longer exists when the
+// lock is taken is hashed again.
 func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	old, err := r.find("m")
@@ -65,8 +65,8 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeaksAreCounted: a reservation that nobody freed is counted whoever finds
-// it, the upkeep or the next decision.
+// TestLeaksAreCounted: a leaked reservation is counted, whether the upkeep or the next decision finds
+// it.
 func TestLeaksAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics := obs.NewMetrics()
@@ -83,8 +83,7 @@ func TestLeaksAreCounted(t *testing.T) {
 	})
 }
 
-// TestLostModelsAreBounded: a model whose workers are gone is remembered, but not
-// any number of them.
+// TestLostModelsAreBounded: models without workers are kept, but at most maxLost.
 func TestLostModelsAreBounded(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for i := range maxLost + 10 {
@@ -102,8 +101,8 @@ func TestLostModelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedEventsAreCounted: events of another block size than the card's leave
-// the index alone and show in the metrics.
+// TestRefusedEventsAreCounted: events with another block size than the card's do not change the index,
+// and are counted.
 func TestRefusedEventsAreCounted(t *testing.T) {
 	metrics := obs.NewMetrics()
 	r := serving(t, Config{}, metrics)
@@ -117,8 +116,7 @@ func TestRefusedEventsAreCounted(t *testing.T) {
 	}
 }
 
-// TestGenerateIsStrict: what a client asks for is understood or refused by name,
-// before a worker sees it.
+// TestGenerateIsStrict: a client's request is decoded or refused by field name before a worker sees it.
 func TestGenerateIsStrict(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for _, tt := range []struct{ body, param string }{
@@ -147,8 +145,7 @@ func wantMetric(t *testing.T, metrics *obs.Metrics, line string) {
 	}
 }
 
-// TestDecisionsAreBounded: the request that came first is forgotten first, and
-// of one request the first attempts.
+// TestDecisionsAreBounded: the oldest request is dropped first, and of one request the first attempts.
 func TestDecisionsAreBounded(t *testing.T) {
 	var d decisions
 	d.init(3)
@@ -179,8 +176,8 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestHostedExperts: a worker whose card names the experts that a request expects is
-// preferred, in proportion to what it hosts of them; it is no part of any load.
+// TestHostedExperts: a worker whose card names the experts that a request expects is preferred, in
+// proportion to its share of them; this does not count as load.
 func TestHostedExperts(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	var list []disco.Instance
@@ -212,15 +209,15 @@ func TestHostedExperts(t *testing.T) {
 			t.Errorf("worker %d is chosen", ex.Decision.Worker.ID)
 		}
 	}
-	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it comes back without
+	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it returns without experts
 	r.setInstances(list)
 	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.Worker.ID != 1 {
 		t.Errorf("worker %d is chosen, %v", ex.Decision.Worker.ID, err)
 	}
 }
 
-// TestStrictQuery: without fallback a request goes to a worker that holds a block of it
-// under the expert asked for, and to nobody else.
+// TestStrictQuery: without fallback a request goes only to a worker that holds a block of it under the
+// requested expert.
 func TestStrictQuery(t *testing.T) {
 	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -263,13 +260,12 @@ func TestStrictQuery(t *testing.T) {
 	}
 }
 
-// hello is the first record of a worker's life.
+// hello is the first record of a worker's epoch.
 func hello(id kv.WorkerID) *feed.Record {
 	return &feed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
 }
 
-// TestStrangersKeepNobodyOut: however many workers that discovery does not know are heard
-// of, one that it knows is followed.
+// TestStrangersKeepNobodyOut: however many unlisted workers publish events, a listed one is followed.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for id := range maxSources + 10 {
@@ -283,8 +279,8 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfNobodysFeeds: feeds in a snapshot that no record came from, of workers that
-// discovery does not know, are left out: they would never be forgotten.
+// TestSnapshotOfNobodysFeeds: feeds in a snapshot without records, of unlisted workers, are left out:
+// they would never be dropped.
 func TestSnapshotOfNobodysFeeds(t *testing.T) {
 	from, to := serving(t, Config{}, obs.NewMetrics()), serving(t, Config{}, obs.NewMetrics())
 	for id := range kv.WorkerID(1000) {

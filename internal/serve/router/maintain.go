@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// upkeep is how often what has no event of its own is looked at.
+	// upkeep is the interval of the periodic work.
 	upkeep = time.Second
-	// settle is how long a worker may be known to discovery before its events
-	// are missed.
+	// settle is how long after a worker's registration its events may be missing.
 	settle = 2 * time.Second
 )
 
-// maintain asks workers in doubt for what is missing or for their caches, frees what
-// leaked and forgets who is gone, until ctx ends.
+// runMaintenance asks workers in doubt for missing events or for their caches, frees leaked reservations and
+// drops the state of removed workers, until ctx ends.
 func (r *Router) maintain(ctx context.Context) {
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
@@ -47,7 +46,7 @@ func (r *Router) maintain(ctx context.Context) {
 	}
 }
 
-// ask sends one request to a worker. One that fails is repeated when the tracker finds it
+// askWorker sends one request to a worker. A request that fails is repeated when the tracker finds it
 // due again.
 func (r *Router) ask(ctx context.Context, q feed.Request) {
 	r.metrics.asked(q)
@@ -57,7 +56,7 @@ func (r *Router) ask(ctx context.Context, q feed.Request) {
 	}
 }
 
-// tidy does what time alone brings about.
+// runUpkeep does the periodic work.
 func (r *Router) tidy() {
 	claims := r.tidyLoad()
 	r.predict.tidy(r.cfg.ReservationTTL)
@@ -74,8 +73,8 @@ func (r *Router) tidy() {
 	}
 }
 
-// tidyLoad frees the reservations that leaked, lets what workers said of themselves
-// age, and returns what they said of their feeds.
+// upkeepLoads frees leaked reservations, lets the workers' reports expire, and returns the reported
+// feed positions.
 func (r *Router) tidyLoad() []claim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,11 +83,11 @@ func (r *Router) tidyLoad() []claim {
 		p.active.Expire(now)
 		r.metrics.leaked.Add(float64(p.active.Expired() - p.leaked)) // decisions free some too
 		p.leaked = p.active.Expired()
-		r.admit(p) // also those whose time has come, or whose workers did what nobody told
+		r.admit(p) // also requests which ran out of time, or whose workers changed without a notice
 	}
 	r.tell()
 	for _, m := range r.mu.members {
-		r.settle(now, m) // what a worker said of itself has its time
+		r.settle(now, m) // a worker's report expires
 		if p := r.mu.names[m.card.Name]; p != nil && p.active.Load(m.worker).Requests > 0 {
 			r.mu.health.Expect(now, m.worker.ID)
 		}
@@ -97,7 +96,7 @@ func (r *Router) tidyLoad() []claim {
 	return claimsOf(r.mu.members)
 }
 
-// takeLoad notes a worker's report about itself.
+// handleLoad takes a worker's load report.
 func (r *Router) takeLoad(m bus.Message) error {
 	report, err := engine.DecodeLoadReport(m.Data)
 	w := kv.Worker{ID: report.WorkerID, Rank: report.Rank}
@@ -113,7 +112,7 @@ func (r *Router) takeLoad(m bus.Message) error {
 	return nil
 }
 
-// heed takes over what a worker says of itself. The caller holds mu.
+// applyReportLocked takes over a worker's load report.
 func (r *Router) heed(now kv.Mono, report engine.LoadReport) {
 	m := r.member(kv.Worker{ID: report.WorkerID, Rank: report.Rank})
 	if m == nil || m.in.Epoch != report.Epoch {

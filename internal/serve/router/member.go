@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// member is one rank of a worker that discovery knows.
+// member is one rank of a worker that discovery lists.
 type member struct {
 	worker   kv.Worker
 	in       disco.Instance
@@ -22,35 +22,35 @@ type member struct {
 	checksum string         // of card
 	experts  []route.Expert // of card
 
-	// unfit says in what card is not the one that its model is served by, and
-	// saidUnfit what of that is in the log; "" if it is.
+	// unfit says how card differs from its model's reference card; "" if it does not. loggedUnfit is the
+	// part of that already logged.
 	unfit, saidUnfit string
 
-	// load is the worker's last report; it means something only if reported.
+	// load is the worker's last report; it is valid only if reported.
 	load     engine.LoadReport
 	loadAt   kv.Mono
 	reported bool
-	// leaving is until when a refused call counts that said that the worker drains.
+	// drainingUntil is the time until which a call refused with Draining overrides the reports.
 	leaving kv.Mono
 }
 
-// brokenInstance is one that discovery knows and nobody can use.
+// brokenInstance is an instance in discovery that cannot be used.
 type brokenInstance struct {
 	in      disco.Instance
 	problem string
 }
 
-// setInstances takes over the set of workers from discovery. What was cached by those
-// that are gone is forgotten before newcomers get requests.
+// setInstances takes over the set of workers from discovery. It drops the caches of removed workers
+// before new ones get requests.
 func (r *Router) setInstances(ins []disco.Instance) {
 	next, broken := r.parse(ins)
 	lives := livesOf(next)
 	r.predict.know(lives)
 	r.cache.know(lives)
-	r.wake() // newcomers can be asked for what is missing of them
+	r.wake() // new workers can be asked for missing events
 	defer r.saw()
 	var joined, left []change
-	defer func() { // once mu is free
+	defer func() { // after mu is released
 		r.roster.note(joined, left)
 		r.reportUnfit()
 	}()
@@ -75,7 +75,7 @@ func (r *Router) setInstances(ins []disco.Instance) {
 	}
 }
 
-// parse returns the members among ins, ascending, and those that cannot be used.
+// parseInstances returns the members among ins, ascending, and the unusable instances.
 func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
 	known := r.cards()
 	for _, in := range ins {
@@ -103,8 +103,8 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 	return members, broken
 }
 
-// cards returns a member of each known worker, for its decoded card: a set of
-// hundreds changes by one at a time.
+// membersByID returns one member of each known worker, to reuse its decoded card: of hundreds of
+// workers few change at a time.
 func (r *Router) cards() map[kv.WorkerID]*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +124,7 @@ func appendRanks(members []*member, in disco.Instance, card engine.Card, checksu
 	return members
 }
 
-// hosted returns the experts of a card, in the order that decisions need.
+// hostedExperts returns the experts of a card, in the order that decisions need.
 func hosted(card *engine.Card) []route.Expert {
 	var out []route.Expert
 	for _, l := range card.Experts {
@@ -139,7 +139,7 @@ func hosted(card *engine.Card) []route.Expert {
 	return out
 }
 
-// member returns the member of w, or nil. The caller holds mu.
+// memberLocked returns the member of w, or nil.
 func (r *Router) member(w kv.Worker) *member {
 	at, ok := findMember(r.mu.members, w)
 	if !ok {
@@ -152,10 +152,10 @@ func findMember(members []*member, w kv.Worker) (at int, ok bool) {
 	return slices.BinarySearchFunc(members, w, func(m *member, w kv.Worker) int { return m.worker.Compare(w) })
 }
 
-// fresh is how long a load report speaks for a worker.
+// reportValidFor is how long a load report is valid.
 const fresh = 30 * time.Second
 
-// loaded returns the adapters, ascending, that the worker said its engine has in memory.
+// loadedAdapters returns the adapters, ascending, that the worker reports as loaded in its engine.
 func (m *member) loaded() []string {
 	if !m.reported || !slices.IsSorted(m.load.Adapters) {
 		return nil
@@ -163,17 +163,17 @@ func (m *member) loaded() []string {
 	return m.load.Adapters
 }
 
-// draining reports whether the worker said so of this life.
+// isDraining reports whether the worker said that it drains.
 func (m *member) draining(now kv.Mono) bool {
 	return now < m.leaving || m.says(now, engine.StateDraining)
 }
 
-// says reports whether the worker's last report is of a state, and not too old.
+// reportsState reports whether the worker's last report has a state, and is not too old.
 func (m *member) says(now kv.Mono, state string) bool {
 	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
 }
 
-// livesOf is the members' part of know.
+// incarnationsOf returns what setWorkers needs of the members.
 func livesOf(members []*member) map[kv.Worker]life {
 	lives := make(map[kv.Worker]life, len(members))
 	for _, m := range members {
@@ -182,7 +182,7 @@ func livesOf(members []*member) map[kv.Worker]life {
 	return lives
 }
 
-// claimsOf returns what members say of their feeds.
+// claimsOf returns the feed positions that members report.
 func claimsOf(members []*member) []claim {
 	claims := make([]claim, 0, len(members))
 	for _, m := range members {

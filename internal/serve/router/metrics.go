@@ -12,12 +12,12 @@ import (
 	"penstock/internal/obs"
 )
 
-// stage is a part of a decision.
+// decisionStage is a part of a decision.
 type stage int
 
 const (
 	stageHash  stage = iota // of the prompt, without the lock
-	stageLock               // waiting for it
+	stageLock               // waiting for the lock
 	stageMatch              // looking the prompt up
 	stagePick               // choosing and reserving
 	stages
@@ -25,8 +25,8 @@ const (
 
 var stageNames = [stages]string{"hash", "lock", "match", "pick"}
 
-// routerMetrics are the router's instruments, resolved once: decisions and
-// records look nothing up.
+// routerMetrics are the router's instruments, resolved once, so that decisions and records do no label
+// lookups.
 type routerMetrics struct {
 	stages    [stages]prometheus.Observer
 	overlap   prometheus.Observer
@@ -42,8 +42,8 @@ type routerMetrics struct {
 
 	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
 	refused   [kv.Moved + 1]prometheus.Counter
-	missing   prometheus.Counter // requests for what is missing
-	whole     prometheus.Counter // and for whole caches
+	missing   prometheus.Counter // requests for missing events
+	whole     prometheus.Counter // requests for whole caches
 	malformed prometheus.Counter
 	snapshots snapshotMetrics
 }
@@ -106,7 +106,7 @@ func (m *routerMetrics) decided(d *route.Decision) {
 	m.predicted.Add(float64(d.OverlapBlocks * d.BlockSize))
 }
 
-// reported counts what a worker said of one prompt beside what was believed of it, in tokens.
+// countReport compares the cached tokens that a worker reported for one prompt with the predicted ones.
 func (m *routerMetrics) reported(predicted, cached int) {
 	m.cached.Add(float64(cached))
 	m.missed.Add(float64(max(predicted-cached, 0)))
@@ -115,7 +115,7 @@ func (m *routerMetrics) reported(predicted, cached int) {
 
 func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of(err).String()).Inc() }
 
-// fed counts the events of a record that was judged.
+// countRecord counts the events of a record that was judged.
 func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
 	for i, ev := range rec.Events {
 		outcome := v.Outcome
@@ -126,7 +126,7 @@ func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
 	}
 }
 
-// asked counts a request to a worker.
+// countRequest counts a request to a worker.
 func (m *routerMetrics) asked(q feed.Request) {
 	if q.From > 0 {
 		m.missing.Inc()
@@ -135,14 +135,14 @@ func (m *routerMetrics) asked(q feed.Request) {
 	m.whole.Inc()
 }
 
-// unfed counts the events of a record that is not used at all.
+// countRefusedRecord counts the events of a record that is not used at all.
 func (m *routerMetrics) unfed(rec *feed.Record) {
 	for _, ev := range rec.Events {
 		m.refused[ev.Kind].Inc()
 	}
 }
 
-// state is collected when somebody looks.
+// stateMetrics are read on collection.
 type state struct {
 	r                     *Router
 	silent, blocks, bytes *prometheus.Desc
@@ -169,19 +169,19 @@ func (s *state) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
 	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))
 	for _, m := range s.r.Models() {
-		if m.Parent == "" { // adapters come and go, and there may be many
+		if m.Parent == "" { // adapters change often, and there may be many
 			ch <- prometheus.MustNewConstMetric(s.ready, prometheus.GaugeValue, float64(m.Ready), m.ID)
 		}
 	}
 }
 
-// waitOutcome is how a wait in the queue ended.
+// waitOutcome is the outcome of a wait in the queue.
 type waitOutcome int
 
 const (
 	waitPlaced waitOutcome = iota
 	waitRefused
-	waitAbandoned // the client went away, or its time ran out
+	waitAbandoned // the client disconnected, or the deadline passed
 	waitOutcomes
 )
 

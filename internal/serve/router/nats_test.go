@@ -24,7 +24,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// signals tells of each call of a sink, after it has returned.
+// signals receives a signal after each call of a sink.
 type signals chan struct{}
 
 func (s signals) give() {
@@ -58,7 +58,7 @@ func (r toldRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]di
 	})
 }
 
-// until waits until f holds, looking again whenever it is told of something.
+// until waits until f holds, checking after each signal.
 func (s signals) until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	late := time.NewTimer(30 * time.Second)
@@ -72,7 +72,7 @@ func (s signals) until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestRemovesKilledRouters: what a killed router left in discovery is removed by one that lives.
+// TestRemovesKilledRouters: a running router removes a killed router's entry from discovery.
 func TestRemovesKilledRouters(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -139,7 +139,7 @@ func TestRemovesKilledRouters(t *testing.T) {
 	}
 }
 
-// TestOverNATS goes once through the life of a worker over the embedded server.
+// TestOverNATS runs a worker's lifecycle once over the embedded server.
 func TestOverNATS(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -211,7 +211,7 @@ func TestOverNATS(t *testing.T) {
 	stopWorker()
 	told.until(t, "the worker is gone", func() bool {
 		_, err = r.Explain(t.Context(), req)
-		// It says that it drains before discovery has forgotten it.
+		// It reports that it drains before discovery drops it.
 		return fault.Of(err) == fault.Unavailable && err != nil && len(c.dump()) == 0
 	})
 }

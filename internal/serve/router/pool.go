@@ -11,30 +11,28 @@ import (
 	"penstock/internal/engine"
 )
 
-// pool is one model: its workers and what is active on them. All is guarded by
-// the router's mu but what is said not to change.
+// modelPool is one model: its workers and what is active on them. The router's mu guards all fields
+// that are not marked constant.
 type pool struct {
-	model     string // does not change
-	blockSize int    // does not change
-	// card is the one that the model's workers are measured by, with its checksum:
-	// see reference.
+	model     string // constant
+	blockSize int    // constant
+	// card is the model's reference card with its checksum: see referenceCardLocked.
 	card     engine.Card
 	checksum string
 	active   *slots.Table
 	router   *route.Router
-	queue    *queue.Queue // of *waiter
-	leaked   uint64       // reservations of active that expired and are in the metrics
-	// gone says that this is not, or no longer, the pool of its model: one of
-	// another block size took its place, or the model was forgotten.
+	queue    *queue.Queue // of *queuedRequest
+	leaked   uint64       // expired reservations of active that the metrics have counted
+	// retired says that this is not, or no longer, the pool of its model: a pool of another block size
+	// replaced it, or the model was forgotten.
 	gone bool
 }
 
-// maxLost bounds the models that are known without having a worker.
+// maxLost bounds the known models without workers.
 const maxLost = 1024
 
-// rebuild makes the pools follow the members. A model keeps its pool, without
-// workers, when the last one leaves: it is unavailable then, not unknown. Beyond
-// maxLost of them it is forgotten. The caller holds mu.
+// rebuildPoolsLocked makes the pools follow the members. A model keeps its pool when its last worker is
+// removed: it is then unavailable, not unknown. Models without workers beyond maxLost are forgotten.
 func (r *Router) rebuild() {
 	byModel := slices.Clone(r.mu.members)
 	slices.SortStableFunc(byModel, func(a, b *member) int { return cmp.Compare(a.card.Name, b.card.Name) })
@@ -71,8 +69,7 @@ func (r *Router) rebuild() {
 	r.rename()
 }
 
-// fill returns the pool of members: old if their block size allows it, or if there
-// are none.
+// updatePoolLocked returns the pool of members: old if its block size fits, or if there are no members.
 func (r *Router) fill(old *pool, members []*member) *pool {
 	if len(members) == 0 {
 		r.setTargets(old, nil)
@@ -109,7 +106,7 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 	return p
 }
 
-// setTargets gives the workers of p to its part of the core.
+// setTargetsLocked passes the workers of p to the core.
 func (r *Router) setTargets(p *pool, members []*member) {
 	now := r.now()
 	targets := make([]route.Target, 0, len(members))
@@ -127,12 +124,12 @@ func (r *Router) setTargets(p *pool, members []*member) {
 	r.admit(p)
 }
 
-// retire ends p, which is no longer the pool of its model: those that wait for it ask
-// again. The caller holds mu, and has found another one or none.
+// retirePoolLocked ends p, which is no longer the pool of its model. Requests that wait in it ask
+// again. The caller has already replaced it.
 func (r *Router) retire(p *pool) {
 	p.gone = true
 	r.disperse(p)
-	r.setTargets(p, nil) // nobody will free what is active there
+	r.setTargets(p, nil) // active reservations will not be freed
 }
 
 func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
@@ -153,8 +150,8 @@ func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, e
 	return &pool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
-// rename rebuilds the table of names: models first, then aliases in order, then adapters,
-// none of which takes a name that is there.
+// rebuildNamesLocked rebuilds the table of names: models first, then aliases in order, then adapters. A
+// later name never replaces an earlier one.
 func (r *Router) rename() {
 	clear(r.mu.names)
 	for _, p := range r.mu.pools {
@@ -171,7 +168,7 @@ func (r *Router) rename() {
 		}
 	}
 	clear(r.mu.adapters)
-	for _, p := range r.mu.pools { // the same order as frontends have
+	for _, p := range r.mu.pools { // the same order as in frontends
 		for _, t := range p.router.Workers() {
 			for _, name := range t.Adapters {
 				if t.Unfit == "" && r.mu.names[name] == nil {
@@ -183,7 +180,7 @@ func (r *Router) rename() {
 	}
 }
 
-// find returns the pool that serves model.
+// findPool returns the pool that serves model.
 func (r *Router) find(model string) (*pool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,8 +190,8 @@ func (r *Router) find(model string) (*pool, error) {
 	return nil, unknownModel(model)
 }
 
-// Card returns the model card by which the workers of a model, or of a LoRA adapter, are measured; ok
-// is false if no worker has registered for it.
+// ReferenceCard returns the reference card of a model, or of the model of a LoRA adapter; ok is false
+// if no worker has registered for it.
 func (r *Router) Card(model string) (card engine.Card, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +208,7 @@ func unknownModel(name string) error {
 	return e
 }
 
-// Workers returns how many workers requests for the model can be routed to.
+// WorkerCount returns the number of workers that requests for the model can be routed to.
 func (r *Router) Workers(model string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

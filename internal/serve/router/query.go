@@ -14,15 +14,15 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// query is a question about a prompt: a request to chat completions or to
-// completions as clients send it, or token ids.
+// promptQuery is a question about a prompt: a chat or completion request as clients send it, or token
+// ids.
 type query struct {
 	request *api.Request
-	tokens  []kv.Token      // instead of a prompt; none if the request has one
-	said    *route.Override // beside the request; nil if it says nothing
+	tokens  []kv.Token      // instead of a prompt; empty if the request has one
+	said    *route.Override // given beside the request; nil if absent
 }
 
-// override is what the question says of the policy.
+// policyOverride returns the question's override of the policy.
 func (q *query) override() route.Override {
 	if q.said != nil {
 		return *q.said
@@ -30,10 +30,10 @@ func (q *query) override() route.Override {
 	return q.request.Ext.Override
 }
 
-// decodeQuery reads the body of a question. Beside what is the router's own it is
-// the body of a request with messages or with a prompt, and it is read as such: an
-// answer about another prompt than the request has would be worth nothing. It keeps
-// nothing of body. The error is a *fault.Error of code Invalid that names the field.
+// decodeQuery reads the body of a question. Apart from the router's own fields it is the body of a
+// request with messages or a prompt and is decoded as such, because an answer about another prompt than
+// the request's would be worthless. It keeps nothing of body. The error is a *fault.Error of code
+// Invalid that names the field.
 func decodeQuery(body []byte) (*query, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
@@ -52,13 +52,12 @@ func decodeQuery(body []byte) (*query, error) {
 type queryDecoder struct {
 	*strictjson.Reader
 	query *query
-	// rest are the members of the body that are not the router's own, without the
-	// braces around them.
+	// rest holds the members of the body which are not the router's own, without the enclosing braces.
 	rest             []byte
-	messages, prompt bool // are among them
+	messages, prompt bool // whether rest has them
 }
 
-// field reads the value of one top-level key. A null is a field not given.
+// readField reads the value of one top-level key. A null counts as a missing field.
 func (d *queryDecoder) field(key string) error {
 	if none, err := d.Null(); none || err != nil {
 		return err
@@ -74,7 +73,7 @@ func (d *queryDecoder) field(key string) error {
 		d.prompt = true
 	}
 	raw, err := d.Raw()
-	if err != nil || key == "cache_salt" && string(raw) == `""` { // for none
+	if err != nil || key == "cache_salt" && string(raw) == `""` { // an empty salt is none
 		return err
 	}
 	if len(d.rest) > 0 {
@@ -109,7 +108,7 @@ func (d *queryDecoder) override() error {
 	return decodeJSON(bytes.NewReader(raw), d.query.said)
 }
 
-// decode reads the request that the members make which are not the router's own.
+// decodeRequest decodes the request in the members which are not the router's own.
 func (d *queryDecoder) decode() (err error) {
 	ways := 0
 	for _, given := range [...]bool{len(d.query.tokens) > 0, d.prompt, d.messages} {
@@ -132,8 +131,8 @@ func (d *queryDecoder) decode() (err error) {
 	return err
 }
 
-// decodeBare reads the members that may stand beside token ids. What nvext says counts as in
-// a request to completions, of which it is read as a part.
+// decodeBare reads the members that may stand beside token ids. nvext is decoded as part of a
+// completion request.
 func decodeBare(members []byte) (*api.Request, error) {
 	r, err := strictjson.NewReader(object(members))
 	if err != nil {
@@ -169,5 +168,5 @@ func decodeBare(members []byte) (*api.Request, error) {
 	return q, nil
 }
 
-// object puts braces around members.
+// wrapObject puts braces around members.
 func object(members []byte) []byte { return append(append([]byte{'{'}, members...), '}') }

@@ -11,25 +11,23 @@ import (
 	"penstock/core/route/queue"
 )
 
-// waiter is a request that waits in its pool's queue until a worker has less to do. It
-// is guarded by the router's mu until done is closed, and then belongs to who waits.
+// queuedRequest is a request that waits in its pool's queue until a worker has less load. The router's
+// mu guards it until done is closed; then it belongs to the waiting goroutine.
 type waiter struct {
 	query route.Query // with a chain of its own
-	match bool        // whether what is cached has a part in the choice
+	match bool        // the choice depends on what is cached
 	since time.Time
 	entry *queue.Entry
 	done  chan struct{}
-	// What came of it. moved says that the pool is not that of the model any more, and that
-	// the request is to be begun anew.
+	// The outcome. mustRetry says that the pool is no longer the model's, and that the request must be
+	// decided again.
 	decision route.Decision
 	err      error
 	moved    bool
 }
 
-// place picks a worker for q, or has it wait if those that could be picked have enough
-// to do. A request that was let in before, and who comes when others wait already for
-// the same workers, do not overtake: the first since it does not wait, the second since it
-// does. The caller holds mu.
+// placeLocked picks a worker for q, or queues it if all eligible workers have enough load. A migrated
+// request does not wait. A new request does not overtake queued ones for the same workers.
 func (r *Router) place(p *pool, q *route.Query, req *route.Request) (route.Decision, *waiter, error) {
 	now := r.now()
 	if q.Moving || !p.waits(now, q) {
@@ -44,18 +42,18 @@ func (r *Router) place(p *pool, q *route.Query, req *route.Request) (route.Decis
 	if err != nil {
 		return route.Decision{}, nil, err
 	}
-	w.query.Overlaps = nil // looked up again when its turn comes
+	w.query.Overlaps = nil // looked up again before it is placed
 	w.entry = entry
-	r.admit(p) // it may be the first of those that wait who can be placed
+	r.admit(p) // it may be the first queued request that can be placed
 	return route.Decision{}, w, nil
 }
 
-// waits reports whether q, were it to come now, would wait. The caller holds the router's mu.
+// mustWaitLocked reports whether q would wait if it arrived now.
 func (p *pool) waits(now kv.Mono, q *route.Query) bool {
 	return p.queue.Waits(p.router.Lane(q)) || p.router.Full(now, q)
 }
 
-// typical is how many blocks of a prompt a typical worker has.
+// typicalOverlap is the number of the prompt's blocks on a typical worker.
 func typical(overlaps []kv.Overlap) int {
 	depths := make([]int, 0, len(overlaps))
 	for i := range overlaps {
@@ -64,8 +62,8 @@ func typical(overlaps []kv.Overlap) int {
 	return queue.Typical(depths)
 }
 
-// await waits for what comes of w, whose pool is p. If ctx ends first nothing is left of
-// it: neither a place in the queue nor a reservation.
+// awaitPlacement waits until w, which waits in p, is placed or refused. If ctx ends first it removes w
+// from the queue and frees its reservation.
 func (r *Router) await(ctx context.Context, p *pool, w *waiter) (again bool, d route.Decision, err error) {
 	select {
 	case <-w.done:
@@ -85,7 +83,7 @@ func (r *Router) await(ctx context.Context, p *pool, w *waiter) (again bool, d r
 	return false, w.decision, w.err
 }
 
-// abandon undoes a wait.
+// abandonWait undoes a wait.
 func (r *Router) abandon(p *pool, w *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,11 +92,11 @@ func (r *Router) abandon(p *pool, w *waiter) {
 	case w.err == nil && !w.moved: // placed at this moment
 		p.active.Free(w.query.Key)
 	}
-	r.admit(p) // whoever stood behind it, or gets its place
+	r.admit(p) // the requests after it, or one that takes its place
 	r.tell()
 }
 
-// admit places whom it can of those that wait for p. The caller holds mu.
+// admitLocked places the requests waiting in p that can be placed.
 func (r *Router) admit(p *pool) {
 	if p.queue.Len() == 0 {
 		return
@@ -109,10 +107,10 @@ func (r *Router) admit(p *pool) {
 	}
 }
 
-// offer places w if it can, and reports whether it waits no more.
+// tryPlaceLocked places w if possible, and reports whether it waits no more.
 func (r *Router) offer(now kv.Mono, p *pool, w *waiter) bool {
 	if !w.query.Override.Strict() && p.router.Full(now, &w.query) {
-		return false // whatever is cached
+		return false // full, whatever is cached
 	}
 	if w.match {
 		moe, asks := w.query.Override.Labels()
@@ -122,17 +120,17 @@ func (r *Router) offer(now kv.Mono, p *pool, w *waiter) bool {
 		return false
 	}
 	w.decision, w.err = p.router.Pick(now, &w.query)
-	w.query.Overlaps = nil // is shared
+	w.query.Overlaps = nil // the memory is shared
 	if fault.Of(w.err) == fault.Overloaded && w.err != nil {
-		w.err = nil // it came before those that are refused now
+		w.err = nil // it arrived before the requests that are refused now
 		return false
 	}
 	close(w.done)
 	return true
 }
 
-// disperse has all that wait for p begin anew: it is not the pool of its model any more.
-// The caller holds mu.
+// dispersePoolLocked makes all requests that wait in p start over: p is no longer the pool of its
+// model.
 func (r *Router) disperse(p *pool) {
 	p.queue.Offer(r.now(), func(e *queue.Entry) bool {
 		w := e.Value.(*waiter)
@@ -142,7 +140,7 @@ func (r *Router) disperse(p *pool) {
 	})
 }
 
-// waiting returns how many requests wait for a worker, and the prompt tokens they have.
+// queueTotals returns the number of waiting requests, and their prompt tokens.
 func (r *Router) waiting() (requests, tokens int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,9 +22,9 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// queueing returns a router of workers of model m that compute 100 tokens in a step, above
-// a threshold of whose batch requests wait. It predicts nothing, since their prompts are
-// alike. It lives in a bubble.
+// queueing returns a router of workers of model m that compute 100 tokens in a step; requests wait
+// above threshold times that batch. It predicts nothing, because the prompts are alike. It runs in a
+// bubble.
 func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
 	t.Helper()
 	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: -1}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
@@ -78,8 +78,8 @@ func idle(t *testing.T, r *Router) {
 	}
 }
 
-// TestFlood: 25 requests at once for 4 workers of which each takes one prompt at a time,
-// and 10 for one: all are placed, none beside another prompt, and nothing is left.
+// TestFlood: 25 concurrent requests for 4 workers that take one prompt at a time, and 10 for one such worker:
+// all are placed, no two prompts run together, and nothing is left.
 func TestFlood(t *testing.T) {
 	for _, c := range []struct{ requests, workers int }{{25, 4}, {10, 1}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -137,8 +137,8 @@ func parked(t *testing.T, ctx context.Context, r *Router, req *route.Request) <-
 	return ch
 }
 
-// TestExplainSaysWhoWouldWait: a worker that could be chosen is not all that there is to say
-// when the request would first wait for it.
+// TestExplainSaysWhoWouldWait: the explanation says that the request would wait first, beside the
+// worker that could be chosen.
 func TestExplainSaysWhoWouldWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -182,8 +182,8 @@ func mustRoute(t *testing.T, r *Router, req *route.Request) route.Decision {
 	return d
 }
 
-// TestAbandonedWait: whoever goes away while it waits leaves nothing behind, is never
-// placed later, and does not stand in the way of those behind it.
+// TestAbandonedWait: a request whose client disconnects while it waits leaves nothing, is never placed
+// later, and does not block the ones after it.
 func TestAbandonedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -211,8 +211,8 @@ func TestAbandonedWait(t *testing.T) {
 	})
 }
 
-// TestAbandonedWhenPlaced: a client that goes away in the moment in which its request is
-// placed leaves no reservation, and the next one gets the place.
+// TestAbandonedWhenPlaced: a client that disconnects at the moment when its request is placed leaves no
+// reservation, and the next request gets the place.
 func TestAbandonedWhenPlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -240,7 +240,7 @@ func TestAbandonedWhenPlaced(t *testing.T) {
 	})
 }
 
-// TestOrderOfWaiting: strict priority first, then who came first, as if earlier by its
+// TestOrderOfWaiting: strict priority first, then arrival order, with arrival earlier by the priority
 // jump.
 func TestOrderOfWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestOrderOfWaiting(t *testing.T) {
 	})
 }
 
-// TestFullWaitingRoom: one more than may wait is refused with a time to try again.
+// TestFullWaitingRoom: one request beyond the queue's bound is refused with a Retry-After.
 func TestFullWaitingRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{Most: 2})
@@ -298,8 +298,8 @@ func TestFullWaitingRoom(t *testing.T) {
 	})
 }
 
-// TestPinnedWaitsAlone: a request that waits for one worker holds up nobody, and one that
-// moves, since its worker failed, does not wait.
+// TestPinnedWaitsAlone: a request that waits for one worker does not delay others, and a migrated
+// request does not wait.
 func TestPinnedWaitsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 2, 0, queue.Config{})
@@ -325,8 +325,8 @@ func TestPinnedWaitsAlone(t *testing.T) {
 	})
 }
 
-// TestWaitingWithoutWorkers: nobody waits for a worker when there is none, and those that
-// do learn of it when the last one goes; a new one with another block size takes them over.
+// TestWaitingWithoutWorkers: no request waits when there is no worker; waiting ones fail when the last
+// worker is removed; a new worker with another block size takes them over.
 func TestWaitingWithoutWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -353,7 +353,7 @@ func TestWaitingWithoutWorkers(t *testing.T) {
 	})
 }
 
-// TestTimerAdmits: what changes without anybody telling is seen by the upkeep.
+// TestTimerAdmits: the upkeep notices changes that send no notice.
 func TestTimerAdmits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -376,9 +376,9 @@ func TestTimerAdmits(t *testing.T) {
 	})
 }
 
-// TestQueueUnderChurn: clients of all kinds come, wait, go away and are served while
-// workers come, go and change their block size. Whatever happens, each request ends once,
-// none waits for ever, and in the end nothing is left.
+// TestQueueUnderChurn: clients of all kinds connect, wait, disconnect and are served while workers are
+// added, removed and change their block size. Each request ends once, none waits for ever, and in the
+// end nothing is left.
 func TestQueueUnderChurn(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -450,8 +450,8 @@ func TestQueueUnderChurn(t *testing.T) {
 	}
 }
 
-// TestBusyWhileWaiting: who waits goes on waiting while workers are busy, which is why who
-// comes then is refused.
+// TestBusyWhileWaiting: waiting requests continue to wait while workers are busy, so new ones are
+// refused.
 func TestBusyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// withContext returns a worker of the model m with a context of its own.
+// withContext returns a worker of the model m with the given context length.
 func withContext(t *testing.T, id kv.WorkerID, context int) (disco.Instance, string) {
 	t.Helper()
 	card := engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: context, VocabSize: 100}
@@ -25,8 +25,8 @@ func withContext(t *testing.T, id kv.WorkerID, context int) (disco.Instance, str
 	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}, card.Checksum()
 }
 
-// TestReference: workers are measured by the card that the model is served by,
-// which no newcomer changes.
+// TestReference: workers are compared with the card that the model is served by, which no new worker
+// changes.
 func TestReference(t *testing.T) {
 	var log bytes.Buffer
 	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.NewTextHandler(&log, nil)))
@@ -66,7 +66,7 @@ func TestReference(t *testing.T) {
 		t.Errorf("with the last of the old card gone, %d is picked", id)
 	}
 
-	// The frontend saw the others first.
+	// The frontend saw the other workers first.
 	r.Refer("m", long)
 	if id := picked(); id != 1 {
 		t.Errorf("none has the frontend's card, and %d is picked", id)
@@ -85,7 +85,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestReferredIsBounded: what is told of models that never come does not pile up.
+// TestReferredIsBounded: reference cards of models that never appear do not accumulate.
 func TestReferredIsBounded(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	r.Refer("m", "x")

@@ -9,26 +9,25 @@ import (
 	"penstock/internal/obs"
 )
 
-// This is the part of the cache side that knows what is in pools of memory that workers
-// share: a residency.Table, and what becomes of the index by it. All of it is under the
-// cache's lock.
+// This part of the cache index tracks the contents of memory pools that workers share: a
+// poolindex.Table, and its effects on the index. The cache's lock guards all of it.
 
-// moved has blocks move in the pools. The caller holds mu.
+// applyMovedLocked applies a move of blocks in the pools.
 func (c *cache) moved(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	c.mu.effects = c.mu.pools.Move(now, w, ev, c.mu.effects[:0])
 	c.settle()
 }
 
-// stored looks for pooled blocks whose place among prefixes ev shows. The index has
-// applied it. The caller holds mu.
+// resolvePooledLocked looks for pooled blocks whose position among prefixes ev shows. The index has
+// already applied ev.
 func (c *cache) stored(ev *kv.Event) {
 	c.mu.effects = c.mu.pools.Stored(ev, c.mu.effects[:0])
 	c.settle()
 }
 
-// doubtMoves has what w alone vouches for leave the index while events of it are missing,
-// and forgets it when they will not come. That another life began, of which nothing was heard yet, is no
-// reason: the pools are still there. The caller holds mu.
+// doubtPoolsLocked hides the blocks reported only by w from the index while events of w are missing,
+// and forgets them if those will not arrive. A new epoch of w without records is no reason: the pools
+// still exist.
 func (c *cache) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
 	if v.Outcome == feed.Gap || v.Lost {
 		c.doubt(now, w)
@@ -38,25 +37,25 @@ func (c *cache) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
 	}
 }
 
-// doubt has what w alone vouches for leave the index. The caller holds mu.
+// hidePooledLocked hides the blocks reported only by w from the index.
 func (c *cache) doubt(now kv.Mono, w kv.Worker) {
 	c.mu.effects = c.mu.pools.Doubt(now, w, c.mu.effects[:0])
 	c.settle()
 }
 
-// trustMoves ends that doubt. The caller holds mu.
+// showPooledLocked reverts hidePooledLocked.
 func (c *cache) trustMoves(w kv.Worker) {
 	c.mu.effects = c.mu.pools.Trust(w, c.mu.effects[:0])
 	c.settle()
 }
 
-// settle does what the pools ask the index for. The caller holds mu.
+// applyEffectsLocked applies the effects of the pools to the index.
 func (c *cache) settle() {
 	c.mu.pools.Settle(c.mu.index, c.mu.effects)
-	clear(c.mu.effects) // their lists are large at times
+	clear(c.mu.effects) // the effects' lists can be large
 }
 
-// tendPools does what time alone brings about in the pools.
+// tickPools does the periodic work of the pools.
 func (c *cache) tendPools() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,11 +74,11 @@ func (c *cache) poolStats() residency.Stats {
 type poolRow struct {
 	Pool   uint32 `json:"pool_id"`
 	Pooled int    `json:"pooled_blocks"`
-	// Access is null if nobody said who can attach the pool.
+	// Access is null if it was never reported which workers can attach the pool.
 	Access []workerName `json:"accessible_workers"`
 }
 
-// pools returns what is known of the pools.
+// poolRows returns the state of the pools.
 func (c *cache) pools() (rows []poolRow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +95,7 @@ func (c *cache) pools() (rows []poolRow) {
 	return rows
 }
 
-// pooled is what is collected of the pools when somebody looks.
+// poolMetrics are read on collection.
 type pooled struct {
 	cache                     *cache
 	pools, blocks, moves, ram *prometheus.Desc

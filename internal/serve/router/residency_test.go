@@ -16,7 +16,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// shelf is a cache with a clock of the test's, and workers 1 to 3 that publish to it.
+// shelf is a cache index with the test's clock, and workers 1 to 3 that publish to it.
 type shelf struct {
 	t    *testing.T
 	c    cache
@@ -38,7 +38,7 @@ func newShelf(t *testing.T) *shelf {
 	return s
 }
 
-// alive tells the cache which workers there are.
+// alive sets the existing workers.
 func (s *shelf) alive(workers ...kv.Worker) {
 	lives := map[kv.Worker]life{}
 	for _, w := range workers {
@@ -47,14 +47,14 @@ func (s *shelf) alive(workers ...kv.Worker) {
 	s.c.know(lives)
 }
 
-// start begins a life of w.
+// start starts an epoch of w.
 func (s *shelf) start(w kv.Worker) {
 	s.life[w]++
 	s.next[w] = 1
 	s.say(w, kv.Event{Kind: kv.Cleared})
 }
 
-// say has events of w arrive.
+// say delivers events of w.
 func (s *shelf) say(w kv.Worker, events ...kv.Event) feed.Verdict {
 	rec := &feed.Record{Worker: w, Epoch: s.life[w], First: s.next[w], BlockSize: 4, Events: events}
 	s.next[w] += uint64(len(events))
@@ -66,7 +66,7 @@ func (s *shelf) say(w kv.Worker, events ...kv.Event) feed.Verdict {
 	return v
 }
 
-// lose has n events of w never arrive.
+// lose drops n events of w.
 func (s *shelf) lose(w kv.Worker, n uint64) { s.next[w] += n }
 
 func (s *shelf) check() {
@@ -79,7 +79,7 @@ func (s *shelf) check() {
 	}
 }
 
-// chainOf returns the prefixes of blocks that are letters.
+// chainOf returns the prefixes of blocks named by letters.
 func chainOf(name string) (chain []kv.SeqHash) {
 	var seq kv.SeqHash
 	for i, b := range []byte(name) {
@@ -105,7 +105,7 @@ func moved(name string, to kv.PoolState, access ...kv.Worker) kv.Event {
 	return kv.Event{Kind: kv.Moved, Seqs: chainOf(name), Move: kv.Move{To: to, HasPool: true, Access: access}}
 }
 
-// finds asks for a prompt: by worker, the depth, of it what is attachable, and labelled.
+// finds looks a prompt up: by worker, the depth, and the attachable and labelled parts of it.
 func (s *shelf) finds(name string, moe *kv.MoEQuery) string {
 	var m prefix.Match
 	s.c.match(&m, chainOf(name), moe)
@@ -135,8 +135,8 @@ func (s *shelf) want(name, want string) {
 
 var one, two, three = kv.Worker{ID: 1}, kv.Worker{ID: 2}, kv.Worker{ID: 3}
 
-// TestFindMatchesWithMoEMetadata: blocks count for a query by their own labels, beside the
-// score and not in it.
+// TestFindMatchesWithMoEMetadata: blocks count for a query by their own labels, separately from the
+// score.
 func TestFindMatchesWithMoEMetadata(t *testing.T) {
 	s := newShelf(t)
 	ev := storedAs("a")
@@ -160,8 +160,8 @@ func TestFindMatchesWithMoEMetadata(t *testing.T) {
 	}
 }
 
-// TestInTransitIsNoReuse: only what is in the pool whole is, and only for those that have
-// access, by rank.
+// TestInTransitIsNoReuse: only blocks completely in the pool are reusable, and only for ranks with
+// access.
 func TestInTransitIsNoReuse(t *testing.T) {
 	s := newShelf(t)
 	other := kv.Worker{ID: 3, Rank: 1}
@@ -174,8 +174,8 @@ func TestInTransitIsNoReuse(t *testing.T) {
 	s.want("abc", "1.0:3")
 }
 
-// TestResidencyOutlivesTheCopy: what is in the pool stays when the worker that put it there
-// removes its own copy, clears its cache, restarts, or is gone.
+// TestResidencyOutlivesTheCopy: a block in the pool stays when the worker that stored it evicts its own
+// copy, clears its cache, restarts, or is removed.
 func TestResidencyOutlivesTheCopy(t *testing.T) {
 	const pooled = "2.0:3 attachable 3 fetched 3"
 	for name, end := range map[string]func(*shelf){
@@ -202,8 +202,8 @@ func TestResidencyOutlivesTheCopy(t *testing.T) {
 	}
 }
 
-// TestDeadWorkersDoNotScore: a worker in an access list that is gone is in no answer, and is again
-// when it comes back.
+// TestDeadWorkersDoNotScore: a removed worker in an access list is in no answer, and is again when it
+// returns.
 func TestDeadWorkersDoNotScore(t *testing.T) {
 	s := newShelf(t)
 	s.alive(one, two, three)
@@ -216,8 +216,8 @@ func TestDeadWorkersDoNotScore(t *testing.T) {
 	s.want("ab", "1.0:2; 2.0:2 attachable 2 fetched 2; 3.0:2 attachable 2 fetched 2")
 }
 
-// TestOldLifeHeardLate: what a life told that discovery has forgotten is not the next one's,
-// though it came in between.
+// TestOldLifeHeardLate: events of an epoch that discovery has dropped do not count for the next one,
+// although they arrived in between.
 func TestOldLifeHeardLate(t *testing.T) {
 	s := newShelf(t)
 	s.alive(one, two)
@@ -230,8 +230,8 @@ func TestOldLifeHeardLate(t *testing.T) {
 	s.want("ab", "")
 }
 
-// TestDescriptionTakesBack: a worker that describes its cache in the middle of its feed takes
-// back what it put into a pool and does not say again, also where no event is missing.
+// TestDescriptionTakesBack: a worker that describes its cache in the middle of its feed takes back the
+// pooled blocks that it does not repeat, even if no event is missing.
 func TestDescriptionTakesBack(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("abc"))
@@ -241,8 +241,8 @@ func TestDescriptionTakesBack(t *testing.T) {
 	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2")
 }
 
-// TestRepairInPartsIsNoTrust: what comes first of what was missing is not counted, in pools either,
-// until the rest has come, and is not at all if a description takes the place of the rest.
+// TestRepairInPartsIsNoTrust: the first part of repaired events is not counted, in pools either, until
+// the rest has arrived, and never if a description replaces the rest.
 func TestRepairInPartsIsNoTrust(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("abc"))
@@ -258,8 +258,8 @@ func TestRepairInPartsIsNoTrust(t *testing.T) {
 	s.want("abc", "")
 }
 
-// TestFearedLossIsOne: what a worker put into a pool does not come back when its feed was only
-// feared to lack something, and then does.
+// TestFearedLossIsOne: a worker's pooled block does not return when its feed was suspected to miss
+// events, and then does miss some.
 func TestFearedLossIsOne(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("abc"))
@@ -272,8 +272,8 @@ func TestFearedLossIsOne(t *testing.T) {
 	s.want("abc", "")
 }
 
-// TestLostEndOfTheDead: of a worker that died with events that it had published and that did
-// not come, nobody can say any more what became of what it put into pools.
+// TestLostEndOfTheDead: if a worker died and published events did not arrive, the state of its pooled
+// blocks is unknown for good.
 func TestLostEndOfTheDead(t *testing.T) {
 	s := newShelf(t)
 	s.alive(one, two)
@@ -287,8 +287,8 @@ func TestLostEndOfTheDead(t *testing.T) {
 	s.want("abc", "")
 }
 
-// TestStuckInTransit: a worker that dies while it copies leaves nothing that counts, and
-// nothing that stays.
+// TestStuckInTransit: a worker that dies during a copy leaves nothing that counts, and nothing that
+// stays.
 func TestStuckInTransit(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("ab"))
@@ -303,8 +303,8 @@ func TestStuckInTransit(t *testing.T) {
 	s.want("ab", "")
 }
 
-// TestLostMoves: while events of a worker are missing, what it alone vouches for is in no
-// answer; what it says again counts again, and what it does not is gone.
+// TestLostMoves: while events of a worker are missing, blocks reported only by it are in no answer;
+// what it reports again counts again, the rest is dropped.
 func TestLostMoves(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("abc"))
@@ -316,7 +316,7 @@ func TestLostMoves(t *testing.T) {
 	s.say(one, storedAs("z"))
 	s.want("abc", "")
 	s.want("xy", "2.0:2 attachable 2 fetched 2; 3.0:2")
-	// The worker describes its cache, and then what it put into pools.
+	// The worker describes its cache, and then its pooled blocks.
 	s.say(one, kv.Event{Kind: kv.Cleared}, storedAs("abcz"))
 	s.say(one, moved("ab", kv.Pooled))
 	s.want("abc", "1.0:3; 2.0:2 attachable 2 fetched 2")
@@ -327,8 +327,8 @@ func TestLostMoves(t *testing.T) {
 	}
 }
 
-// TestLostWithinADescription: events were lost, and the record that shows it begins to
-// describe the cache too.
+// TestLostWithinADescription: events were lost, and the record that shows it also starts a description
+// of the cache.
 func TestLostWithinADescription(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, storedAs("abc"))
@@ -338,8 +338,8 @@ func TestLostWithinADescription(t *testing.T) {
 	s.want("abc", "1.0:3; 2.0:1 attachable 1 fetched 1")
 }
 
-// TestPooledBeforeStored: a block whose place among prefixes nobody showed yet counts from
-// when somebody stores it; and a description shows it by a store in the pool's own tier.
+// TestPooledBeforeStored: a pooled block with an unknown position among prefixes counts once a worker
+// stores it; a description shows the position by a store in the pool's tier.
 func TestPooledBeforeStored(t *testing.T) {
 	s := newShelf(t)
 	s.say(one, moved("abc", kv.Pooled, two))
@@ -360,8 +360,8 @@ func TestPooledBeforeStored(t *testing.T) {
 	}
 }
 
-// TestReuseIsNeverMoreThanThePrompt: a block that a worker has, can attach, and has labelled
-// counts once.
+// TestReuseIsNeverMoreThanThePrompt: a block that a worker has, can attach, and has labelled counts
+// once.
 func TestReuseIsNeverMoreThanThePrompt(t *testing.T) {
 	s := newShelf(t)
 	ev := storedAs("abc")
@@ -375,9 +375,9 @@ func TestReuseIsNeverMoreThanThePrompt(t *testing.T) {
 	}
 }
 
-// TestSnapshotKeepsLabelsAndPools: what a snapshot brings back has every label, every pool and
-// who can attach it, and goes on from there: what is in transit times out, what is in doubt can be trusted
-// again, and later events find the blocks. The worker that moved them need not live any more.
+// TestSnapshotKeepsLabelsAndPools: a restored snapshot has every label, every pool and its access list,
+// and continues from there: blocks in transit time out, doubted ones can be trusted again, and later
+// events find the blocks. The worker that moved them need not exist any more.
 func TestSnapshotKeepsLabelsAndPools(t *testing.T) {
 	s := newShelf(t)
 	ev := storedAs("abc")
@@ -421,7 +421,7 @@ func TestSnapshotKeepsLabelsAndPools(t *testing.T) {
 	}
 }
 
-// advised is a router with workers 1 to 3, of blocks of 4 tokens, that hears their events.
+// advised is a router with workers 1 to 3, with blocks of 4 tokens, that receives their events.
 type advised struct {
 	t *testing.T
 	r *Router
@@ -442,7 +442,7 @@ func newAdvised(t *testing.T) *advised {
 	return &advised{t, r}
 }
 
-// hears has a worker publish events behind a Cleared one.
+// hears makes a worker publish events after a Cleared one.
 func (a *advised) hears(w kv.Worker, events ...kv.Event) {
 	a.t.Helper()
 	rec := &feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: append([]kv.Event{{Kind: kv.Cleared}}, events...)}
@@ -451,7 +451,7 @@ func (a *advised) hears(w kv.Worker, events ...kv.Event) {
 	}
 }
 
-// tokens is a prompt, and its full blocks as a worker stores them.
+// tokens returns a prompt, and its full blocks as a worker stores them.
 func tokens(t *testing.T, n int) ([]kv.Token, kv.Event, []kv.SeqHash) {
 	prompt := make([]kv.Token, n)
 	for i := range prompt {
@@ -465,8 +465,8 @@ func tokens(t *testing.T, n int) ([]kv.Token, kv.Event, []kv.SeqHash) {
 	return prompt, kv.Event{Kind: kv.Stored, Blocks: blocks}, kv.AppendChain(nil, blocks)
 }
 
-// TestStrictExpertsFilter: without fallback only workers with a labelled block may be chosen, and
-// when there are none, none is.
+// TestStrictExpertsFilter: without fallback only workers with a labelled block may be chosen; without
+// any the request fails.
 func TestStrictExpertsFilter(t *testing.T) {
 	a := newAdvised(t)
 	prompt, stored, _ := tokens(t, 10)
@@ -492,8 +492,8 @@ func TestStrictExpertsFilter(t *testing.T) {
 	}
 }
 
-// TestPreferencesAreNoReuse: whatever is said of blocks, reuse is at most the prompt, so that the work
-// of a worker is never less than none; it is the same with and without labels and a pool of its own blocks.
+// TestPreferencesAreNoReuse: whatever is reported of blocks, reuse is at most the prompt, so that a
+// worker's work is never negative; labels and a pool of its own blocks do not change it.
 func TestPreferencesAreNoReuse(t *testing.T) {
 	prompt, stored, chain := tokens(t, 40)
 	layer := uint32(2)

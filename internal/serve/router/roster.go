@@ -10,33 +10,33 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// At most rosterRecords records in each rosterEvery name a worker that joined or left;
-// the others are counted, and the counts logged when the time is over.
+// At most rosterRecords log records in each rosterEvery name a worker that joined or left; the others
+// are only counted, and the counts are logged at the end of the period.
 const (
 	rosterRecords = 32
 	rosterEvery   = 10 * time.Second
 )
 
-// roster logs which workers joined and left. A worker that comes back in a later
-// life has left and joined. It is safe for concurrent use.
+// membershipLog logs which workers joined and left. A worker that restarts has left and joined. It is
+// safe for concurrent use.
 type roster struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
-		since        time.Time // beginning of the period
+		since        time.Time // start of the period
 		records      int       // logged in it
 		joined, left int       // not logged in it
 	}
 }
 
-// change is what is logged of one worker.
+// memberChange is what is logged of one worker.
 type change struct {
 	in    disco.Instance
 	model string
 }
 
-// missing returns the workers of members, each in its present life, that are not among
-// others. Both are ascending.
+// missingFrom returns the workers of members, each in its present epoch, that are not in others. Both
+// are ascending.
 func missing(members, others []*member) (out []change) {
 	for i, m := range members {
 		if i > 0 && members[i-1].worker.ID == m.worker.ID {
@@ -50,7 +50,7 @@ func missing(members, others []*member) (out []change) {
 	return out
 }
 
-// note logs changes: first the workers that left.
+// logChanges logs changes, removed workers first.
 func (r *roster) note(joined, left []change) {
 	if len(joined)+len(left) == 0 {
 		return
@@ -70,7 +70,7 @@ func (r *roster) note(joined, left []change) {
 	}
 }
 
-// tell logs one change if there is room. The caller holds mu.
+// logChangeLocked logs one change if the period's records allow it.
 func (r *roster) tell(msg string, c change) bool {
 	if r.mu.records == rosterRecords {
 		return false
@@ -80,8 +80,8 @@ func (r *roster) tell(msg string, c change) bool {
 	return true
 }
 
-// flush logs what was only counted, and begins a new period, if the last one is over
-// or, at the end, anyway.
+// flushCounts logs the changes that were only counted and starts a new period, if the last one is over
+// or end is set.
 func (r *roster) flush(end bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

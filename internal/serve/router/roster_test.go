@@ -26,8 +26,7 @@ func listing(t *testing.T, id kv.WorkerID, epoch uint64) disco.Instance {
 	}
 }
 
-// TestRoster: the log says of each worker that it joined and left, once, and of a
-// later life both.
+// TestRoster: the log says of each worker once that it joined and left, and both for a later epoch.
 func TestRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -13,9 +13,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// Route chooses a worker for one attempt of a request and counts the request as
-// active there until Free. It fails as [route.Router.Pick] does, with NotFound
-// for an unknown model, and with Canceled or Deadline when ctx has ended.
+// Route chooses a worker for one attempt of a request and counts the request as active there until
+// FreeReservation. It fails as [route.Router.Pick] does, with NotFound for an unknown model, and with
+// Canceled or Deadline when ctx has ended.
 func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
 	if err := live(ctx); err != nil {
 		return route.Decision{}, err
@@ -36,7 +36,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	return d, nil
 }
 
-// choose picks a worker, after waiting for one that has less to do if need be.
+// chooseWorker picks a worker, waiting for one with less load if necessary.
 func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d route.Decision, err error) {
 	for again := true; again; {
 		var p *pool
@@ -54,15 +54,14 @@ func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d
 	return d, err
 }
 
-// Explain returns the decision that Route would make now and all that leads to
-// it; it changes nothing. When no worker can be chosen the error comes with the
-// exclusions.
+// Explain returns the decision that Route would make now, and its inputs; it changes nothing. When no
+// worker can be chosen the error comes with the exclusions.
 func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
 	ac, err := r.account(ctx, req)
 	return ac.Explanation, err
 }
 
-// live returns an error of our own vocabulary when ctx has ended.
+// contextFault returns a *fault.Error if ctx has ended.
 func live(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case err == nil:
@@ -73,9 +72,9 @@ func live(ctx context.Context) error {
 	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
-// Prefilled says that the worker has computed an attempt's prompt, of which it had cached
-// tokens in its cache. Of engine.CachedUnknown nothing is concluded; it is called again if
-// the worker tells.
+// MarkPrefilled records that the worker has computed an attempt's prompt, and that cached tokens of it
+// were in its cache. If cached is engine.CachedUnknown it is not recorded; the method is called again
+// if the worker reports it later.
 func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	reported, at := unsaid, time.Time{}
@@ -88,8 +87,8 @@ func (r *Router) Prefilled(id string, attempt uint32, cached int) {
 	r.decisions.prefilled(id, attempt, reported, at)
 }
 
-// reported compares what a worker said that it had cached with what was predicted, and returns how
-// many tokens that were; unsaid if the attempt is not known, or not any more.
+// recordReport compares the number of cached tokens that a worker reported with the predicted one, and
+// returns it; tokensUnknown if the attempt is not, or no longer, known.
 func (r *Router) reported(key slots.Key, cached int) int {
 	out, ok := r.predict.report(key, cached)
 	if !ok {
@@ -102,16 +101,16 @@ func (r *Router) reported(key slots.Key, cached int) int {
 	return out.reported
 }
 
-// Grown says that an attempt has generated more tokens. It is for whole blocks of them:
-// fewer change little.
+// RecordOutput records that an attempt has generated more tokens. Callers report whole blocks, because
+// fewer tokens change little.
 func (r *Router) Grown(id string, attempt uint32, tokens int) {
 	if r.cfg.TrackOutput {
 		r.each(func(p *pool) bool { return p.active.Grow(slots.Key{ID: id, Attempt: attempt}, tokens) })
 	}
 }
 
-// Renew says that an attempt still runs, however long it takes: its reservation does not
-// expire for another ReservationTTL.
+// RenewReservation says that an attempt still runs: its reservation does not expire for another
+// ReservationTTL.
 func (r *Router) Renew(id string, attempt uint32) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	r.mu.Lock()
@@ -124,8 +123,8 @@ func (r *Router) Renew(id string, attempt uint32) {
 	}
 }
 
-// Free ends an attempt's reservation. One that is not there is no error: the
-// worker may be gone.
+// FreeReservation ends an attempt's reservation. A missing one is no error: the worker may have been
+// removed.
 func (r *Router) Free(id string, attempt uint32) {
 	key := slots.Key{ID: id, Attempt: attempt}
 	r.each(func(p *pool) bool { return p.active.Free(key) })
@@ -133,7 +132,7 @@ func (r *Router) Free(id string, attempt uint32) {
 	r.decisions.freed(id, attempt, time.Now())
 }
 
-// each calls f with one pool after another until it answers true.
+// tryPools calls f with one pool after another until it returns true.
 func (r *Router) each(f func(*pool) bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,9 +146,8 @@ func (r *Router) each(f func(*pool) bool) bool {
 	return false
 }
 
-// decide hashes the request's prompt, looks it up, and calls f under mu. Between the two
-// a worker may have lost what was found there: such a decision is as good as one that was
-// made a moment earlier.
+// withQuery hashes the request's prompt, looks it up, and calls f under mu. Between the lookup and f a
+// worker may evict what was found; the decision is then as good as one made a moment earlier.
 func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Query) error) error {
 	if m := req.Override.Mode; m != nil && *m == route.KV && !r.matches {
 		return fault.Param("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
@@ -189,13 +187,13 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		if done, err := r.locked(p, &q, f); done {
 			return err
 		}
-		// The model came back with another block size meanwhile; hash anew.
+		// The model was replaced with another block size meanwhile; hash again.
 	}
 }
 
-// begin returns the pool that serves the request's model, what its blocks are hashed with,
-// and whether the choice of a worker depends on what is cached. Who asks for an adapter by
-// its name means its blocks.
+// resolveModel returns the pool that serves the request's model, the salt of its block hashes, and
+// whether the choice of a worker depends on what is cached. A request that names an adapter gets the
+// salt of its blocks.
 func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,13 +207,12 @@ func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, e
 	return p, salt, r.needsOverlaps(p, &req.Override), nil
 }
 
-// needsOverlaps reports whether the choice of a worker depends on what is cached. The
-// caller holds mu.
+// needsOverlapsLocked reports whether the choice of a worker depends on what is cached.
 func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
 	return r.matches && p.router.NeedsOverlaps(o)
 }
 
-// locked calls f under mu, unless p is no longer the model's pool.
+// runWithLock takes mu and calls f, unless p is no longer the model's pool.
 func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
 	start := time.Now()
 	r.mu.Lock()

@@ -39,7 +39,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is a router and workers on planes in memory. It lives in a bubble.
+// cluster is a router and workers on planes in memory. It runs in a bubble.
 type cluster struct {
 	t        *testing.T
 	rpc      *rpc.Mem
@@ -50,7 +50,7 @@ type cluster struct {
 	engines  map[kv.WorkerID]*servetest.Engine
 	stops    map[kv.WorkerID]func()
 	wmetrics *worker.Metrics
-	said     bytes.Buffer // the router's log, from infos on
+	said     bytes.Buffer // the router's log, from info on
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -82,7 +82,7 @@ func (c *cluster) startRouter(cfg router.Config) (stop func()) {
 	return c.startRouterOver(c.rpc, cfg)
 }
 
-// startRouterOver starts the router with a request plane of its own.
+// startRouterOver starts the router with the given request plane.
 func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func()) {
 	c.t.Helper()
 	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: calls}
@@ -121,7 +121,7 @@ func (c *cluster) stopWorkers() {
 	}
 }
 
-// byteTokens takes every byte for a token.
+// byteTokens uses every byte as a token.
 type byteTokens struct{}
 
 func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
@@ -146,7 +146,7 @@ func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error)
 	return p, nil
 }
 
-// prompt returns n tokens of which the last is unlike that of any other tail.
+// prompt returns n tokens; the last differs for each tail.
 func prompt(first, n, tail int) []kv.Token {
 	tokens := make([]kv.Token, n)
 	for i := range tokens {
@@ -182,7 +182,7 @@ func (c *cluster) mustServe(id string, tokens []kv.Token) route.Decision {
 	return d
 }
 
-// get asks the router API.
+// get calls the router API.
 func (c *cluster) get(path string, v any) {
 	c.t.Helper()
 	rec := httptest.NewRecorder()
@@ -224,7 +224,7 @@ func (c *cluster) workers() map[kv.WorkerID]workerRow {
 	return rows
 }
 
-// dump returns what the index says each worker holds, ascending.
+// dump returns the index' prefixes of each worker, ascending.
 func (c *cluster) dump() map[kv.WorkerID][]kv.SeqHash {
 	c.t.Helper()
 	rec := httptest.NewRecorder()
@@ -311,7 +311,7 @@ func TestWorkerGone(t *testing.T) {
 			t.Fatalf("%d blocks of worker 1, want 10", n)
 		}
 
-		// A request is active on worker 1 when it goes.
+		// A request is active on worker 1 when it is removed.
 		if _, err := c.router.Route(t.Context(), &route.Request{ID: "b", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 2)}); err != nil {
 			t.Fatal(err)
 		}
@@ -319,7 +319,7 @@ func TestWorkerGone(t *testing.T) {
 		delete(c.stops, 1)
 		delete(c.engines, 1)
 		c.checkIndex()
-		c.router.Free("b", 1) // no reservation any more: no harm
+		c.router.Free("b", 1) // the reservation is gone already: no harm
 		if d := c.mustServe("c", prompt(0, 40, 3)); d.Worker.ID != 2 || d.OverlapBlocks != 0 {
 			t.Errorf("routed to %+v", d)
 		}
@@ -340,7 +340,7 @@ func TestWorkerGone(t *testing.T) {
 	})
 }
 
-// TestRestart: a worker that comes back under its id with an empty cache.
+// TestRestart: a worker that restarts under its id with an empty cache.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -359,9 +359,9 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestEventsOfALaterLife: events of a life that discovery does not confirm, as
-// after a clock was set back between two lives on the same data, do not stay in
-// the index for ever, nor keep those of the real life out.
+// TestEventsOfALaterLife: events of an epoch that discovery does not confirm, as after a clock was set
+// back between two runs on the same data, do not stay in the index for ever, and do not block those of
+// the real epoch.
 func TestEventsOfALaterLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -379,17 +379,17 @@ func TestEventsOfALaterLife(t *testing.T) {
 		publish()
 		c.startWorker(1, 5)
 		c.mustServe("a", prompt(0, 40, 1))
-		<-time.After(time.Minute) // the grace and then some
+		<-time.After(time.Minute) // the grace plus a margin
 		c.checkIndex()
 		publish()                 // once more, while the worker is known
-		<-time.After(time.Minute) // the grace and then some
+		<-time.After(time.Minute) // the grace plus a margin
 		c.mustServe("b", prompt(500, 40, 1))
 		c.checkIndex()
 	})
 }
 
-// TestGapHeals: whatever the event plane does to the records, the index is right
-// again some time after it has stopped.
+// TestGapHeals: whatever the event plane does to the records, the index is correct again some time
+// after it has stopped.
 func TestGapHeals(t *testing.T) {
 	for _, f := range []bus.Faults{
 		{Drop: 0.3},
@@ -416,7 +416,7 @@ func TestGapHeals(t *testing.T) {
 				c.neverMore()
 			}
 			c.bus.Set(bus.Faults{})
-			<-time.After(2 * time.Minute) // the longest backoff and then some
+			<-time.After(2 * time.Minute) // the longest backoff plus a margin
 			c.checkIndex()
 			for id, row := range c.workers() {
 				if row.Feed.State != "live" || row.Feed.Lagging {
@@ -439,7 +439,7 @@ func (c *cluster) neverMore() {
 	}
 }
 
-// TestLostTail: the last events of a worker that falls silent are missed too.
+// TestLostTail: the loss of the last events of a worker that falls silent is detected too.
 func TestLostTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -466,8 +466,8 @@ func TestLostTail(t *testing.T) {
 	})
 }
 
-// TestRepair: what a router misses in the middle comes again, and nothing of what it knew
-// is dropped meanwhile; but nothing of it is believed either.
+// TestRepair: missing events in the middle are repeated; meanwhile the known state is kept but not
+// used.
 func TestRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -498,8 +498,8 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// TestWrongBlockSize: events in blocks of another size than the card's are not used at all,
-// and that is said once, not with every record.
+// TestWrongBlockSize: events with another block size than the card's are not used, and that is logged
+// once, not with every record.
 func TestWrongBlockSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -530,7 +530,7 @@ func TestWrongBlockSize(t *testing.T) {
 	})
 }
 
-// leakyBus loses what is kept of cache events before it is read, while it leaks.
+// leakyBus loses stored cache events before they are read, while it leaks.
 type leakyBus struct {
 	bus.Bus
 	leaks *atomic.Bool
@@ -545,9 +545,8 @@ func (b leakyBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink 
 	}, ready)
 }
 
-// TestLostRetention: where the plane lost events before they were read, no worker is
-// believed until it has said that none of its are missing, or sent them: also those of
-// which nothing comes that would show it.
+// TestLostRetention: where the plane lost events before they were read, no worker's entries are used
+// until it has confirmed that none is missing, or sent them, even if no further event would show it.
 func TestLostRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -591,9 +590,8 @@ func TestLostRetention(t *testing.T) {
 	})
 }
 
-// TestLateRouterAsksWhoIsMissing: of a stream of which the beginning is gone a router that
-// comes late reads all there is before it asks, and then only those of whom it still misses
-// something.
+// TestLateRouterAsksWhoIsMissing: a router that starts late on a stream without its beginning reads all
+// there is before it asks, and then asks only the workers whose events it still misses.
 func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -614,7 +612,7 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 		if err := c.bus.Purge(t.Context(), topic, span.Last-2); err != nil {
 			t.Fatal(err)
 		}
-		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for somebody
+		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for another router
 			if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -634,7 +632,7 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	})
 }
 
-// lateRegistry says only after a while who the workers are.
+// lateRegistry lists the workers only after a while.
 type lateRegistry struct {
 	disco.Registry
 	late time.Duration
@@ -648,9 +646,9 @@ func (l lateRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]di
 	return l.Registry.Watch(ctx, kind, sink)
 }
 
-// TestEventsBeforeWorkers: a router that hears of events before it hears of workers asks
-// for what is missing as soon as it knows whom, and not after the wait for an answer to a
-// question that it could not put.
+// TestEventsBeforeWorkers: a router that receives events before discovery lists their workers asks for
+// the missing ones as soon as they are listed, and not after the wait for an answer to a request that
+// it could not send.
 func TestEventsBeforeWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -685,15 +683,14 @@ func TestEventsBeforeWorkers(t *testing.T) {
 				t.Errorf("worker %d: %+v", id, row.Feed)
 			}
 		}
-		if asked != 1 { // of the others no event has come, so that nothing is known to be missing yet
+		if asked != 1 { // no event of the others has arrived, so nothing is known to be missing yet
 			t.Errorf("%d questions, want 1", asked)
 		}
 	})
 }
 
-// TestForgedNumbers: a record that claims to be a worker's, with a number that the
-// worker is far from, makes its true events look like old ones, or the end of its
-// doubt come too early for ever. What the worker says about itself decides.
+// TestForgedNumbers: a forged record in a worker's name, with a number far from the worker's, makes its
+// true events look old, or the end of its doubt look too early. The worker's own report decides.
 func TestForgedNumbers(t *testing.T) {
 	for name, events := range map[string][]kv.Event{
 		"a cleared cache": {{Kind: kv.Cleared}},
@@ -726,8 +723,7 @@ func TestForgedNumbers(t *testing.T) {
 	}
 }
 
-// TestBusyFeed: what a worker says about itself is always a little older than
-// its events. That is no reason for doubt.
+// TestBusyFeed: a worker's report is always slightly older than its events, which does not cause doubt.
 func TestBusyFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -747,8 +743,8 @@ func TestBusyFeed(t *testing.T) {
 	})
 }
 
-// TestLateRouter: a router that comes last learns what is cached, from the kept
-// events or, if the first ones are gone, from the workers.
+// TestLateRouter: a router that starts late learns what is cached, from the stored events or, if the
+// first ones are gone, from the workers.
 func TestLateRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -773,7 +769,7 @@ func TestLateRouter(t *testing.T) {
 	})
 }
 
-// TestReservations: what a request counts for, and that it ends.
+// TestReservations: the load of a request, and its end.
 func TestReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -833,8 +829,8 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// TestDrainingWorker: a worker that says it drains gets nothing more, even while
-// discovery still has it.
+// TestDrainingWorker: a worker that reports that it drains gets no more requests, even while discovery
+// still lists it.
 func TestDrainingWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -862,9 +858,9 @@ func TestDrainingWorker(t *testing.T) {
 	})
 }
 
-// TestUnreadableRecords: of four records of a worker the second is of a build that this one
-// does not know, and the third is cut short. What comes before counts; nothing of the worker
-// counts from the fourth on, until the two are there.
+// TestUnreadableRecords: of four records of a worker the second is of an unknown format version, and
+// the third is truncated. Earlier events count; from the fourth on the worker counts for nothing until
+// the two arrive.
 func TestUnreadableRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -915,7 +911,7 @@ func TestUnreadableRecords(t *testing.T) {
 	})
 }
 
-// TestStrangers: entries of a worker that discovery does not get to know leave.
+// TestStrangers: entries of a worker that discovery never lists are dropped.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -967,7 +963,7 @@ func TestWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestUnconfirmed: a worker whose lease is in doubt goes on being used.
+// TestUnconfirmed: a worker whose lease is in doubt is still used.
 func TestUnconfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -988,7 +984,7 @@ func TestUnconfirmed(t *testing.T) {
 	})
 }
 
-// TestPlanesAway: a router whose planes fail goes on with what it knows.
+// TestPlanesAway: a router whose planes fail continues with its state.
 func TestPlanesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1052,7 +1048,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestGenerate: the API's own way to a worker.
+// TestGenerate: the generate call of the router API.
 func TestGenerate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1087,7 +1083,7 @@ data: [DONE]
 				t.Errorf("%s: status %d, want %d: %s", body, rec.Code, want, rec.Body)
 			}
 		}
-		// Beyond what the wire can carry, and still an answer about the field.
+		// Beyond the wire's range, and still an error about the field.
 		for _, n := range []string{"3", "1000000000000000000"} {
 			rec := post(`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":2,"min_tokens":` + n + `}}`)
 			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"param":"stop_conditions.min_tokens"`) {
@@ -1101,8 +1097,8 @@ data: [DONE]
 	})
 }
 
-// TestGenerateIsRenewed: a request of the router API that runs for longer than ReservationTTL counts
-// as load until its end.
+// TestGenerateIsRenewed: a request of the router API that runs longer than ReservationTTL counts as
+// load until its end.
 func TestGenerateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1129,8 +1125,7 @@ func TestGenerateIsRenewed(t *testing.T) {
 	})
 }
 
-// TestConcurrent decides while events, reports and memberships change; what is
-// left in the end is nothing.
+// TestConcurrent decides while events, reports and memberships change; in the end nothing is left.
 func TestConcurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1155,7 +1150,8 @@ func TestConcurrent(t *testing.T) {
 						continue
 					}
 					ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: req.Tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 1}, Logprobs: -1}
-					// The worker may be leaving: then the call fails, and the request is freed all the same.
+					// The worker may be draining: then the call fails, and the request is freed all the
+					// same.
 					_ = c.rpc.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil })
 					c.router.Prefilled(id, 1, 0)
 					c.router.Free(id, 1)

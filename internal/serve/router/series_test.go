@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// TestSeriesOfWorkers: the series of any number of workers, and of all that they say is wrong, stay within
-// their room, and go with them.
+// TestSeriesOfWorkers: the series of any number of workers, and of all their warnings, stay within
+// workerRoom, and are removed with them.
 func TestSeriesOfWorkers(t *testing.T) {
 	metrics := obs.NewMetrics()
 	r := serving(t, Config{}, metrics)

@@ -13,11 +13,10 @@ import (
 	"penstock/core/snapshot"
 )
 
-// place is where in a life of the event stream something is. The zero value is before
-// all of them.
+// streamPosition is a position in one life of the event stream. The zero value is before all others.
 type place struct{ life, seq uint64 }
 
-// content is what a snapshot holds: all that records have changed.
+// cacheContent is what a snapshot holds: all that records have changed.
 type content struct {
 	index   *prefix.Index
 	tracker *feed.Tracker
@@ -25,9 +24,9 @@ type content struct {
 	sources map[kv.Worker]*source
 }
 
-// newContent returns what is known before the first record. Nothing is asked for until
-// release, and of workers that discovery does not know not before it does: they may be
-// long gone. The tracker is used with mu held.
+// newContent returns the content before the first record. Its tracker requests nothing until
+// releaseRequests, and nothing from workers that discovery does not list: they may be long gone. The
+// tracker is used with mu held.
 func (c *cache) newContent() (content, error) {
 	policy := c.cfg.Feed
 	policy.Reach = func(w kv.Worker) bool { return c.mu.lives[w].publishes }
@@ -47,8 +46,8 @@ func (c *cache) newContent() (content, error) {
 	return content{index, tracker, pools, map[kv.Worker]*source{}}, nil
 }
 
-// part is one section of a snapshot: how it is written and read. Its version is that of
-// the frame; what its owner changes within it, the owner's data says.
+// snapshotPart is one section of a snapshot: how it is written and read. Its version is the version of
+// the frame; the data carries the version of its own format.
 type part struct {
 	kind snapshot.Kind
 	need snapshot.Need
@@ -58,13 +57,13 @@ type part struct {
 
 const partVersion = 1
 
-// parts are the sections of a snapshot of k, in the order in which they are loaded. A
-// further kind of state gets a line here.
+// snapshotParts returns the sections of a snapshot of k, in the order in which they are loaded. A new kind of
+// state gets a line here.
 func (k *content) parts(now kv.Mono) []part {
 	return []part{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
 		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
-		// The index has what is in pools; this says how that ends.
+		// The index holds the blocks in pools; this section holds when they expire.
 		{
 			snapshot.Residency, snapshot.Required,
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
@@ -74,9 +73,9 @@ func (k *content) parts(now kv.Mono) []part {
 	}
 }
 
-// snapshot returns all that is known as a snapshot, and what it covers. It is taken
-// between two records; applying them waits for the encoding, decisions and checksums do
-// not. size is about how large it will be. Before the first record there is none.
+// takeSnapshot returns the content as a snapshot, and the position that it covers; nil before the first
+// record. It is encoded between two records: records wait for the encoding, decisions and checksums do
+// not. size estimates its length in bytes.
 func (c *cache) snapshot(taken int64, size int) (place, []byte) {
 	at, w := c.encode(taken, size)
 	if w == nil {
@@ -100,13 +99,13 @@ func (c *cache) encode(taken int64, size int) (place, *snapshot.Writer) {
 	return at, w
 }
 
-// restore replaces all that is known by a snapshot. After an error nothing has changed.
+// restoreSnapshot replaces the content by a snapshot. After an error nothing has changed.
 func (c *cache) restore(data []byte) (snapshot.Header, error) {
 	k, err := c.newContent()
 	if err != nil {
 		return snapshot.Header{}, err
 	}
-	c.mu.Lock() // for the time alone: what is loaded is nobody's yet
+	c.mu.Lock() // only to read the time: nothing else refers to k yet
 	now := c.now()
 	c.mu.Unlock()
 	parts := k.parts(now)
@@ -131,7 +130,7 @@ func (c *cache) restore(data []byte) (snapshot.Header, error) {
 	return h, nil
 }
 
-// reset forgets everything.
+// resetContent drops all content.
 func (c *cache) reset() error {
 	k, err := c.newContent()
 	if err == nil {
@@ -140,16 +139,15 @@ func (c *cache) reset() error {
 	return err
 }
 
-// install replaces all that is known by k, which is as of at, and drops of it what
-// discovery contradicts.
+// installContent replaces the content by k, which covers the stream up to at, and drops the parts of it
+// that discovery contradicts.
 func (c *cache) install(k content, at place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.content, c.mu.place = k, at
 	c.live.Store(k.index)
 	c.mu.asked = c.mu.asked[:0]
-	// Nobody would ever forget a feed that no record came from, and that discovery does not
-	// know.
+	// Nothing else would ever drop a feed without records of a worker that discovery does not list.
 	c.mu.tracker.Keep(func(w kv.Worker) bool {
 		_, exists := c.mu.lives[w]
 		return exists || k.sources[w] != nil
@@ -159,7 +157,7 @@ func (c *cache) install(k content, at place) {
 			c.forget(w)
 		}
 	}
-	for w, s := range k.sources { // each is its own affair
+	for w, s := range k.sources { // the order does not matter
 		l, known := c.mu.lives[w]
 		switch {
 		case known && s.epoch < l.epoch:
@@ -170,26 +168,25 @@ func (c *cache) install(k content, at place) {
 	}
 }
 
-// where returns the place of the last message that was judged.
+// position returns the position of the last message that was judged.
 func (c *cache) where() place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.place
 }
 
-// pass notes a message that has nothing for us.
+// skipTo records the position of a message without usable content.
 func (c *cache) pass(at place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.place = at
 }
 
-// sourceSize is how many bytes a worker has in its section: id, rank, epoch and block
-// size. See docs/format/snapshot.md.
+// sourceSize is the bytes of a worker in its section: id, rank, epoch and block size. See
+// docs/format/snapshot.md.
 const sourceSize = 8 + 4 + 8 + 4
 
-// maxLoaded is how many workers that section may have: maxSources, and those that discovery
-// knew.
+// maxLoaded bounds the workers in that section: maxSources, and the workers that discovery listed.
 const maxLoaded = 4 * maxSources
 
 func (k *content) appendSources(dst []byte) []byte {
@@ -209,7 +206,7 @@ func (k *content) appendSources(dst []byte) []byte {
 	return dst
 }
 
-// loadSources reads what appendSources wrote. The workers in it count as heard of now.
+// loadSources reads what appendSources wrote. The workers in it count as first heard of now.
 func (k *content) loadSources(now kv.Mono, data []byte) error {
 	if len(data) < 4 {
 		return errors.New("the section workers is cut off")

@@ -22,7 +22,7 @@ import (
 	"penstock/internal/serve/router"
 )
 
-// replicas are routers over one cluster of workers that leave and read snapshots.
+// replicas are routers over one cluster of workers, which write and read snapshots.
 type replicas struct {
 	*cluster
 	archive *bus.FaultyArchive
@@ -44,7 +44,7 @@ type replica struct {
 	stop    func()
 }
 
-// often leaves a snapshot every 20 messages.
+// often writes a snapshot every 20 messages.
 var often = router.Snapshots{Threshold: 20}
 
 func (c *replicas) start(s router.Snapshots) *replica {
@@ -52,7 +52,7 @@ func (c *replicas) start(s router.Snapshots) *replica {
 	return c.startOver(c.bus, c.archive, s)
 }
 
-// startOver starts a replica with planes of its own.
+// startOver starts a replica with its own planes.
 func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snapshots) *replica {
 	c.t.Helper()
 	r := &replica{replicas: c, metrics: obs.NewMetrics()}
@@ -67,21 +67,21 @@ func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snaps
 	return r
 }
 
-// held is what a replica's index has.
+// held returns the contents of a replica's index.
 func (r *replica) held() map[kv.WorkerID][]kv.SeqHash {
 	r.t.Helper()
 	r.cluster.router = r.router
 	return r.dump()
 }
 
-// exact checks that a replica knows what the engines hold, and nothing else.
+// exact checks that a replica has exactly what the engines hold.
 func (r *replica) exact() {
 	r.t.Helper()
 	r.cluster.router = r.router
 	r.checkIndex()
 }
 
-// value is the sum of a metric's samples that have a label of that value, or of all.
+// value is the sum of a metric's samples which have a label of that value, or of all samples.
 func (r *replica) value(name, label string) (sum float64) {
 	r.t.Helper()
 	families, err := r.metrics.Gatherer().Gather()
@@ -103,7 +103,7 @@ func (r *replica) value(name, label string) (sum float64) {
 	return sum
 }
 
-// load serves n requests, each with a prompt of its own of ten blocks.
+// load serves n requests, each with its own prompt of ten blocks.
 func (c *replicas) load(r *replica, from, n int) {
 	c.t.Helper()
 	c.cluster.router = r.router
@@ -112,7 +112,7 @@ func (c *replicas) load(r *replica, from, n int) {
 	}
 }
 
-// pass lets time pass in which all that is due is done.
+// pass lets time pass, and everything due happen.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -139,9 +139,8 @@ func (c *replicas) span() bus.Span {
 	return s
 }
 
-// A third replica that starts after the first two are dead knows what they knew, from
-// their snapshot and what came after it, while the stream does not begin any more where
-// the workers began.
+// A third replica that starts after the first two are dead has their state, from their snapshot and the
+// messages after it, although the stream no longer has the workers' first messages.
 func TestThirdReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -205,8 +204,7 @@ func (c *replicas) asked(t *testing.T) func() int {
 	}
 }
 
-// settled is a cluster with two snapshots and a stream that was purged; its routers are
-// stopped.
+// settled is a cluster with two snapshots and a purged stream; its routers are stopped.
 func settled(t *testing.T) *replicas {
 	c := newReplicas(t)
 	r := c.start(often)
@@ -226,7 +224,7 @@ func settled(t *testing.T) *replicas {
 	return c
 }
 
-// anew writes a snapshot again with another header.
+// anew rewrites a snapshot with another header.
 func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
 	t.Helper()
 	h, sections, err := snapshot.Open(data, func(snapshot.Section) bool { return true })
@@ -241,8 +239,8 @@ func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
 	return w.Finish()
 }
 
-// A snapshot that cannot be read is passed over for the older one, and that one for the
-// plain stream: then workers are asked.
+// An unreadable snapshot is skipped for the older one, and that one for the plain stream: then workers
+// are asked.
 func TestUnreadableSnapshots(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil           func(c *replicas, newest, older string)
@@ -322,8 +320,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 	}
 }
 
-// A replica that dies before any step of its snapshots leaves a state that the next one
-// reads.
+// A replica that dies at any step of its snapshots leaves a state that the next one can read.
 func TestDyingWithinASnapshot(t *testing.T) {
 	const steps = 32 // more than there are: the last ones live
 	lived := false
@@ -331,7 +328,7 @@ func TestDyingWithinASnapshot(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newReplicas(t)
 			defer c.stopWorkers()
-			witness := c.start(router.Snapshots{}) // requests go through it; it leaves no snapshot
+			witness := c.start(router.Snapshots{}) // requests go through it; it writes no snapshot
 			c.startWorker(1, 1)
 			c.startWorker(2, 1)
 			m := &mortal{Bus: c.bus, Archive: c.archive, left: step}
@@ -359,8 +356,8 @@ func TestDyingWithinASnapshot(t *testing.T) {
 	}
 }
 
-// mortal are the planes of a replica that dies after some steps: from then on nothing
-// that it does about snapshots has any effect.
+// mortal are the planes of a replica that dies after some steps: afterwards its actions on snapshots
+// have no effect.
 type mortal struct {
 	bus.Bus
 	bus.Archive
@@ -403,8 +400,8 @@ func (m *mortal) List(ctx context.Context, prefix string) ([]bus.Object, error) 
 	return m.Archive.List(ctx, prefix)
 }
 
-// A replica that is slower than the stream is purged begins anew with a snapshot, and one
-// whose stream is replaced while it follows it keeps what it knows.
+// A replica that reads slower than the stream is purged restarts from a snapshot; one whose stream is
+// replaced while it follows it keeps its state.
 func TestSlowReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -432,7 +429,7 @@ func TestSlowReplica(t *testing.T) {
 	})
 }
 
-// A replica that is behind leaves the snapshot of one that is not.
+// A replica that is behind keeps the snapshot of one that is not.
 func TestLateWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -455,7 +452,7 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// gatedBus holds up cache events from the second on until it is opened.
+// gatedBus holds cache events back from the second on until it is opened.
 type gatedBus struct {
 	bus.Bus
 	open chan struct{}
@@ -478,8 +475,8 @@ func (b *gatedBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink
 	}, ready)
 }
 
-// Faults of the archive and of what is asked of the bus about its streams: snapshots come
-// late or not at all, and in the end each replica is exact.
+// Faults of the archive and of the bus' stream queries: snapshots are late or missing, and in the end
+// each replica is exact.
 func TestSnapshotsUnderFaults(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
@@ -516,9 +513,9 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 	}
 }
 
-// TestFailedSnapshotsAreTriedLessOften: events wait for each encoding, so an archive that
-// refuses is not offered one every few seconds for ever; when it takes them again one is
-// written within the interval.
+// TestFailedSnapshotsAreTriedLessOften: events wait for each encoding, so the router does not offer a
+// snapshot every few seconds to an archive that refuses; when it accepts again one is written within
+// the interval.
 func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -540,7 +537,7 @@ func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
 	})
 }
 
-// Resetting throws everything away, but not under another router.
+// A reset deletes everything, but not while another router uses it.
 func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settled(t)
@@ -602,7 +599,7 @@ func TestResetStates(t *testing.T) {
 	})
 }
 
-// blindRegistry shows workers only, as a list of addresses does.
+// blindRegistry lists workers only, like a list of addresses.
 type blindRegistry struct{ disco.Registry }
 
 func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
@@ -622,7 +619,7 @@ func (c *replicas) routers() (all []disco.Instance) {
 	return all
 }
 
-// What is quiet for longer than the stream keeps messages is not forgotten.
+// Entries without events for longer than the stream keeps messages are not dropped.
 func TestQuietCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -662,7 +659,7 @@ func TestNoTokensAreKept(t *testing.T) {
 		defer c.stopWorkers()
 		r := c.start(often)
 		c.startWorker(1, 1)
-		// Tokens that no count, length or small id is equal to.
+		// Tokens which differ from every count, length and small id.
 		const first = 0x5eed_0000
 		for round := range 3 {
 			for i := range 30 {

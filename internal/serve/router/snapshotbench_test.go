@@ -17,9 +17,9 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// fill has workers store blocks in prompts of 768, of which a quarter are a system prompt
-// that several share, each prompt on some of the workers. It calls say with each record
-// and returns how many distinct blocks, and entries of (block, worker), there are.
+// fill makes workers store blocks in prompts of 768 blocks, a quarter of each being a system prompt
+// that several share, each prompt on some of the workers. It calls say with each record and returns the
+// number of distinct blocks, and of entries (block, worker).
 func fill(workers, blocks, copies int, say func(*feed.Record)) (distinct, entries int) {
 	const shared, own, families = 192, 576, 64
 	rng := rand.New(rand.NewPCG(1, 0))
@@ -76,7 +76,7 @@ func fill(workers, blocks, copies int, say func(*feed.Record)) (distinct, entrie
 
 const benchWorkers, benchBlocks = 64, 1_000_000
 
-// benchSizes are how many workers hold each prompt.
+// benchSizes are the numbers of workers that hold each prompt.
 var benchSizes = []int{1, 4}
 
 func newBenchCache(tb testing.TB) *cache {
@@ -90,8 +90,8 @@ func newBenchCache(tb testing.TB) *cache {
 	return c
 }
 
-// A snapshot of a million blocks: its size, and the time to encode it, which records wait
-// for, and to check and load it.
+// A snapshot of a million blocks: its size, and the time to encode it, during which records wait, and
+// to check and load it.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, copies := range benchSizes {
 		c := newBenchCache(b)
@@ -130,9 +130,9 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// A router that starts over an embedded server, until it has caught up: with a snapshot of
-// a million blocks and 10,000 messages after it, and without by a stream that has nothing
-// but those blocks' stores, which is the best that a stream can be.
+// A router that starts over an embedded server, until it has caught up: with a snapshot of a million
+// blocks and 10,000 messages after it, and without, from a stream with only those blocks' stores, which
+// is the best case of a stream.
 func BenchmarkRestart(b *testing.B) {
 	for _, mode := range []string{"snapshot", "stream"} {
 		b.Run(mode, func(b *testing.B) { benchmarkRestart(b, mode == "snapshot") })
@@ -207,6 +207,6 @@ func benchmarkRestart(b *testing.B, durable bool) {
 			b.Fatalf("%d blocks are known after the start, want %d", got, want)
 		}
 	}
-	b.StopTimer() // closing the server is no part of it
+	b.StopTimer() // without the server's shutdown
 	b.ReportMetric(float64(want), "blocks")
 }

@@ -13,7 +13,7 @@ import (
 	"penstock/core/snapshot"
 )
 
-// What was restored from a snapshot is what was there, to the byte.
+// A restored snapshot encodes to the same bytes.
 func TestSnapshotIsWhole(t *testing.T) {
 	s := newShelf(t)
 	fill(8, 20_000, 3, func(rec *feed.Record) {
@@ -47,9 +47,8 @@ func TestSnapshotIsWhole(t *testing.T) {
 	}
 }
 
-// What build 1 left is read for ever: all sections, with a pool, two epochs and removed
-// blocks. Rewrite it only when the writer's bytes are meant to change, and
-// keep the old file beside it.
+// A snapshot of build 1 stays readable for ever: all sections, with a pool, two epochs and removed
+// blocks. Rewrite it only when the writer's bytes are meant to change, and keep the old file beside it.
 func TestSnapshotV1(t *testing.T) {
 	const file = "testdata/snapshot-v1.hex"
 	s := newShelf(t)

@@ -14,14 +14,14 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// errGone means that messages are missing that the event plane does not have any more,
-// or that its stream is not the one that is known.
+// errGone means that missing messages are no longer in the event plane, or that its stream is not the
+// known one.
 var errGone = errors.New("events were lost")
 
-// follow applies cache events until ctx ends or the plane fails. The first time, and
-// after errGone, it begins with a snapshot, or without one with the oldest message kept;
-// otherwise after the last message that was judged: not after the last that was
-// delivered, and nothing is acknowledged, since what counts is what is in memory.
+// followEvents applies cache events until ctx ends or the plane fails. The first time, and after
+// errGone, it starts with a snapshot, or without one with the oldest message kept. Otherwise it starts
+// after the last message that was judged, not the last one delivered: messages are not acknowledged,
+// because only the state in memory counts.
 func (r *Router) follow(ctx context.Context) error {
 	if r.stale {
 		if err := r.restore(ctx); err != nil {
@@ -55,15 +55,15 @@ func (r *Router) follow(ctx context.Context) error {
 
 func (r *Router) eventTopic() bus.Topic { return bus.KVEvents(r.cfg.Namespace, r.cfg.Component) }
 
-// following is one subscription to the cache events.
+// eventSubscription is one subscription to the cache events.
 type following struct {
 	router *Router
 	at     place // of the last message before the next one
-	heard  bool  // whether a message has come
+	heard  bool  // a message has arrived
 	rec    feed.Record
 }
 
-// next is the sequence number to begin with; 0 is the oldest there is.
+// nextSeq is the sequence number to start with; 0 is the oldest one there is.
 func (f *following) next() uint64 {
 	if f.at.life == 0 {
 		return 0
@@ -71,7 +71,7 @@ func (f *following) next() uint64 {
 	return f.at.seq + 1
 }
 
-// take judges one message, if it continues what is known.
+// handleMessage judges one message, if it continues the known stream.
 func (f *following) take(ctx context.Context, m bus.Message) error {
 	at := place{m.Life, m.Seq}
 	if err := f.continues(ctx, at); err != nil {
@@ -82,14 +82,12 @@ func (f *following) take(ctx context.Context, m bus.Message) error {
 	return nil
 }
 
-// continues says whether what is known and a message at a place belong together. Where
-// there is no archive they always do: each worker numbers its events, so that what is
-// missing of it can be had from it, and there is nothing better to begin with anew. But
-// which workers miss some is not known, so all of them are asked.
+// checkContinuity checks that a message at a position continues the known stream. Without an archive
+// every message is accepted: each worker numbers its events and can resend missing ones, and there is
+// no better starting point. But it is unknown which workers miss some, so all of them are asked.
 //
-// The same goes for a stream that is replaced while we follow it: caches do not end with
-// the store. But what was known before this subscription, as from a snapshot, is of
-// another time then.
+// A stream that is replaced during the subscription is accepted as well: caches outlive the store. But
+// state from before this subscription, as from a snapshot, is then out of date.
 func (f *following) continues(ctx context.Context, at place) error {
 	switch r := f.router; {
 	case f.at.life == 0, at.life == f.at.life && at.seq <= f.at.seq+1:
@@ -108,8 +106,8 @@ func (f *following) continues(ctx context.Context, at place) error {
 	return f.look(ctx)
 }
 
-// confirm looks, when there is nothing more to deliver and nothing has come, whether the
-// stream is still the one that we wait for.
+// confirmStream checks, when the backlog is empty and no message has arrived, that the stream is still
+// the expected one.
 func (f *following) confirm(ctx context.Context) error {
 	if f.at.life == 0 || f.heard || f.router.planes.Archive == nil {
 		return nil
@@ -117,7 +115,7 @@ func (f *following) confirm(ctx context.Context) error {
 	return f.look(ctx)
 }
 
-// look says whether what follows f.at is still to be had.
+// checkStream checks that the messages after the last one are still available.
 func (f *following) look(ctx context.Context) error {
 	span, err := f.router.planes.Bus.Span(ctx, f.router.eventTopic())
 	if err != nil {
@@ -129,12 +127,12 @@ func (f *following) look(ctx context.Context) error {
 	return nil
 }
 
-// goesOn says whether a stream has all that follows p.
+// isContinuedBy reports whether a stream has all messages after p.
 func (p place) goesOn(s bus.Span) bool {
 	return p.life == s.Life && p.seq <= s.Last && p.seq+1 >= s.First
 }
 
-// keptSnapshot is a snapshot in the archive.
+// archivedSnapshot is a snapshot in the archive.
 type keptSnapshot struct {
 	name string
 	place
@@ -149,8 +147,8 @@ func (r *Router) snapshotName(at place) string {
 	return fmt.Sprintf("%s%016x.%020d", r.snapshotPrefix(), at.life, at.seq)
 }
 
-// kept returns the snapshots in the archive, the newest of each life first. Objects with
-// other names are nobody's that we know.
+// listSnapshots returns the snapshots in the archive, the newest of each life first. It ignores objects
+// with other names.
 func (r *Router) kept(ctx context.Context) ([]keptSnapshot, error) {
 	list, err := r.planes.Archive.List(ctx, r.snapshotPrefix())
 	if err != nil {
@@ -168,8 +166,8 @@ func (r *Router) kept(ctx context.Context) ([]keptSnapshot, error) {
 	return all, nil
 }
 
-// restore makes what is known that of the newest snapshot that can be read and that the
-// stream continues, or nothing if there is none.
+// restoreState replaces the cache content by the newest snapshot which can be read and which the stream
+// continues, or empties it if there is none.
 func (r *Router) restore(ctx context.Context) error {
 	if r.planes.Archive == nil {
 		return nil
@@ -190,7 +188,7 @@ func (r *Router) restore(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		// Is it the snapshot, or the plane?
+		// Is the cause the snapshot or the plane?
 		if _, away := r.planes.Bus.Span(ctx, r.eventTopic()); away != nil {
 			return away
 		}
@@ -209,8 +207,8 @@ func (r *Router) load(ctx context.Context, k keptSnapshot) error {
 	if err != nil {
 		return err
 	}
-	// What follows a snapshot that covers something else than its name says would be looked
-	// for where it is not.
+	// If a snapshot covered another position than its name says, the messages after it would be read
+	// from the wrong position.
 	if h, err := snapshot.Peek(data); err == nil && k.place != (place{h.Life, h.Seq}) {
 		return fmt.Errorf("it says that it is of message %d of life %x, its name says otherwise", h.Seq, h.Life)
 	}

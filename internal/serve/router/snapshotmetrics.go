@@ -42,7 +42,7 @@ func (m *snapshotMetrics) restored(blocks, size int, took time.Duration) {
 	m.loads.Observe(took.Seconds())
 }
 
-// snapshotAge is collected when somebody looks.
+// snapshotAge is read on collection.
 type snapshotAge struct {
 	snapshots *snapshots
 	desc      *prometheus.Desc

@@ -9,45 +9,45 @@ import (
 	"penstock/core/fault"
 )
 
-// snapshotsKept is how many snapshots stay. The stream is purged up to the oldest of
-// them, so that a replica that finds the newest unreadable, or reads the stream more
-// slowly than it is written, finds what it needs.
+// snapshotsKept is the number of snapshots kept. The stream is purged up to the oldest of them, so that
+// a replica that cannot read the newest one, or reads the stream slower than it is written, finds what
+// it needs.
 const snapshotsKept = 2
 
-// snapshots is what is known of the newest snapshot in the archive.
+// snapshotState describes the newest snapshot in the archive.
 type snapshots struct {
 	mu struct {
 		sync.Mutex
 		newest place
-		taken  int64     // as its header says; 0 if nothing is known of it
+		taken  int64     // as its header says; 0 if there is none
 		seen   time.Time // when it was found to be the newest
 		size   int
 	}
 }
 
-// saw notes the newest snapshot.
+// setNewest records the newest snapshot.
 func (s *snapshots) saw(at place, taken int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.newest, s.mu.taken, s.mu.seen = at, taken, time.Now()
 }
 
-// due says whether what is known at a place is worth a snapshot: enough messages came
-// since the last one, or anything did and it is old.
+// isDue reports whether the content at a position is worth a snapshot: enough messages arrived since
+// the last one, or any did and it is old.
 func (s *snapshots) due(at place, threshold uint64, interval time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch newest := s.mu.newest; {
 	case at.life == 0 || at == newest:
 		return false
-	case at.life != newest.life || at.seq < newest.seq: // or its end was lost
+	case at.life != newest.life || at.seq < newest.seq: // another life, or the stream lost its end
 		return true
 	default:
 		return at.seq-newest.seq >= threshold || time.Since(s.mu.seen) >= interval
 	}
 }
 
-// age returns how old the newest snapshot is; ok is false if there is none that is known.
+// age returns the age of the newest snapshot; ok is false if none is known.
 func (s *snapshots) age() (age time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +57,8 @@ func (s *snapshots) age() (age time.Duration, ok bool) {
 	return max(time.Since(time.UnixMilli(s.mu.taken)), 0), true
 }
 
-// keepSnapshots writes snapshots until ctx ends. It tries again after a failure, each time
-// after a longer wait, since events wait for each encoding.
+// runSnapshots writes snapshots until ctx ends. It retries after a failure with growing waits, since
+// events wait for each encoding.
 func (r *Router) keepSnapshots(ctx context.Context) {
 	wait := r.cfg.Snapshots.Look
 	look := time.NewTimer(wait)
@@ -74,8 +74,8 @@ func (r *Router) keepSnapshots(ctx context.Context) {
 	}
 }
 
-// keepSnapshot writes a snapshot if one is due, and returns when to look again; waited is
-// how long it was until now.
+// writeDueSnapshot writes a snapshot if one is due, and returns the time until the next check; waited
+// is the previous wait.
 func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Duration {
 	if !r.caughtUp.Load() || !r.snapshotDue() {
 		return r.cfg.Snapshots.Look
@@ -93,7 +93,7 @@ func (r *Router) snapshotDue() bool {
 	return r.snapshots.due(r.cache.where(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
 }
 
-// takeSnapshot writes a snapshot if no other replica is about to or just has.
+// writeSnapshotLeased writes a snapshot as the archive's only writer, if one is still due.
 func (r *Router) takeSnapshot(ctx context.Context) error {
 	err := r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
 		if err := r.noteNewest(ctx); err != nil || !r.snapshotDue() {
@@ -105,13 +105,13 @@ func (r *Router) takeSnapshot(ctx context.Context) error {
 		return r.writeSnapshot(ctx)
 	})
 	if fault.Of(err) == fault.Conflict {
-		return nil // somebody else writes, or does now: we see what comes of it
+		return nil // another router writes; this one sees the result later
 	}
 	return err
 }
 
-// late says whether another replica has written a snapshot of more than is known here
-// yet: this one's would take its place.
+// isBehindArchive reports whether another replica has written a snapshot which covers more than is
+// known here yet: this router's would replace it.
 func (r *Router) late(ctx context.Context) (bool, error) {
 	r.snapshots.mu.Lock()
 	newest := r.snapshots.mu.newest
@@ -120,10 +120,10 @@ func (r *Router) late(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
-	return err == nil && newest.goesOn(span), err // else the stream lost its end
+	return err == nil && newest.goesOn(span), err // otherwise the stream lost its end
 }
 
-// noteNewest looks whether another replica has written a snapshot.
+// refreshNewest looks for snapshots that another replica has written.
 func (r *Router) noteNewest(ctx context.Context) error {
 	all, err := r.kept(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *Router) noteNewest(ctx context.Context) error {
 			continue
 		}
 		if k.place != known {
-			// Its header would say when exactly.
+			// Its header has the exact time.
 			r.snapshots.saw(k.place, time.Now().UnixMilli())
 		}
 		break
@@ -146,9 +146,9 @@ func (r *Router) noteNewest(ctx context.Context) error {
 	return nil
 }
 
-// writeSnapshot writes a snapshot, and when it is there removes what it makes
-// superfluous: first older snapshots, then the messages that all that are left cover.
-// The caller holds the lock. Whoever dies on the way leaves too much, not too little.
+// writeSnapshot writes a snapshot and then removes what it makes superfluous: first older snapshots,
+// then the messages that all remaining snapshots cover. The caller holds the archive's lock. A writer
+// that crashes on the way leaves too much, not too little.
 func (r *Router) writeSnapshot(ctx context.Context) error {
 	begun := time.Now()
 	r.snapshots.mu.Lock()
@@ -164,7 +164,7 @@ func (r *Router) writeSnapshot(ctx context.Context) error {
 		return err
 	}
 	if !at.goesOn(span) {
-		return nil // the stream was replaced, and nothing has come of the new one yet
+		return nil // the stream was replaced, and no message of the new one has arrived yet
 	}
 	if err := r.planes.Archive.Put(ctx, r.snapshotName(at), data); err != nil {
 		return err
@@ -177,8 +177,8 @@ func (r *Router) writeSnapshot(ctx context.Context) error {
 	return r.prune(ctx, at)
 }
 
-// prune removes the snapshots that nobody needs, those of other lives of the stream and
-// of an end that it lost included, and then purges the stream.
+// pruneArchive removes superfluous snapshots, including snapshots of other lives of the stream
+// and of an end that it lost, and then purges the stream.
 func (r *Router) prune(ctx context.Context, newest place) error {
 	all, err := r.kept(ctx)
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// told bounds the time for which one message to other routers may wait for the plane.
-	// What is lost then is healed.
+	// publishTimeout bounds how long one message to other routers waits for the plane. The protocol
+	// repairs lost messages.
 	told = time.Second
-	// gather is how long a change waits for others to go with it.
+	// batchDelay is how long a change waits for further changes to join its message.
 	gather = time.Millisecond
 )
 
-// newReplica returns this router's part in the exchange of what routers have sent to
-// workers. Its id is drawn anew in each life.
+// newReplica returns this router's side of the exchange of active requests between routers. Each
+// process draws a new random id.
 func (r *Router) newReplica() (*replica.Replica, error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it cannot fail
@@ -33,7 +33,7 @@ func (r *Router) newReplica() (*replica.Replica, error) {
 	}, tables{r})
 }
 
-// tables finds the pool of a worker. The caller of its replica holds mu.
+// replicaTables finds the active sequences of a worker's pool. The replica's caller holds mu.
 type tables struct{ r *Router }
 
 // Table implements replica.Tables.
@@ -48,7 +48,7 @@ func (t tables) Table(w kv.Worker) *slots.Table {
 	return nil
 }
 
-// journal is told of the reservations of a pool; nil if nobody is. The caller holds mu.
+// journalLocked returns the journal of reservations for a pool; nil without Sync.
 func (r *Router) journal() slots.Journal {
 	if r.mu.replica == nil {
 		return nil
@@ -56,8 +56,7 @@ func (r *Router) journal() slots.Journal {
 	return r.mu.replica
 }
 
-// tell wakes the one who tells others, if there are any and there is something to tell.
-// The caller holds mu.
+// wakeSyncLocked wakes syncReplicas if there is something to publish.
 func (r *Router) tell() {
 	if r.mu.replica == nil || !r.mu.replica.Pending() {
 		return
@@ -68,8 +67,8 @@ func (r *Router) tell() {
 	}
 }
 
-// syncReplicas tells other routers what this one has sent to workers until ctx ends, and
-// then that it leaves.
+// syncReplicas publishes to the other routers what this one has sent to workers, until ctx ends, and
+// then that it stops.
 func (r *Router) syncReplicas(ctx context.Context) {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -77,7 +76,7 @@ func (r *Router) syncReplicas(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-r.changed:
-			due.Reset(gather) // what comes meanwhile goes with it
+			due.Reset(gather) // changes in the meantime go with it
 			select {
 			case <-due.C:
 			case <-ctx.Done():
@@ -96,7 +95,7 @@ func (r *Router) syncReplicas(ctx context.Context) {
 	r.publishSlots(context.WithoutCancel(ctx), r.farewell())
 }
 
-// stepReplica appends to out what is to be told now, and says when there is more.
+// stepReplica appends to out the messages to publish now, and returns the time until the next step.
 func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,14 +104,14 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	return out, max(gather, r.mu.replica.Next().Sub(now))
 }
 
-// farewell tells the others that this router goes, so that they need not miss it.
+// leaveMessage returns the message that this router stops, so that the others need not wait for it.
 func (r *Router) farewell() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.replica.Leave()
 }
 
-// publishSlots publishes one message; decisions do not wait for it.
+// publishActive publishes one message; decisions do not wait for it.
 func (r *Router) publishSlots(ctx context.Context, data []byte) {
 	limited, cancel := context.WithTimeout(ctx, told)
 	defer cancel()
@@ -122,14 +121,14 @@ func (r *Router) publishSlots(ctx context.Context, data []byte) {
 	}
 }
 
-// takeSlots takes what another router tells.
+// handlePeerMessage takes a message of another router.
 func (r *Router) takeSlots(m bus.Message) error {
 	r.mu.Lock()
 	err := r.mu.replica.Accept(r.now(), m.Data)
 	for _, p := range r.mu.pools {
-		r.admit(p) // a worker may have less to do
+		r.admit(p) // a worker may have less load
 	}
-	r.tell() // an answer, it may be
+	r.tell() // possibly an answer
 	r.mu.Unlock()
 	if err != nil {
 		r.throttle.Log(context.Background(), slog.LevelWarn, "a message of another router cannot be read", "error", err)
@@ -140,17 +139,17 @@ func (r *Router) takeSlots(m bus.Message) error {
 // replicaRow is the JSON of another router.
 type replicaRow struct {
 	Router   string  `json:"router"`   // its id, hex
-	Requests int     `json:"requests"` // that it has sent to workers
-	Unplaced int     `json:"unplaced"` // of those, on workers that are not known here
+	Requests int     `json:"requests"` // sent to workers
+	Unplaced int     `json:"unplaced"` // the part of them on workers that are not known here
 	HeardFor float64 `json:"heard_seconds"`
-	// AgreedFor is the time since what it has was last known to be what is known of it
-	// here; null if it never was.
+	// AgreedFor is the time since its state last matched what is known of it here; null if it never
+	// did.
 	AgreedFor *float64 `json:"agreed_seconds"`
-	// BehindFor is for how long something of it has been missing.
+	// BehindFor is how long some of its state has been missing.
 	BehindFor float64 `json:"behind_seconds"`
 }
 
-// replicasRow is the JSON of what routers tell each other.
+// replicasRow is the JSON of the exchange between routers.
 type replicasRow struct {
 	Sync     bool         `json:"sync"`
 	Requests int          `json:"requests"` // this router's own

@@ -39,8 +39,8 @@ func ask(t *testing.T, r *router.Router, path string) string {
 	return rec.Body.String()
 }
 
-// TestRoutersCountEachOthersRequests: what one router sends to a worker, the other counts
-// there, from beginning to end.
+// TestRoutersCountEachOthersRequests: a request that one router sends to a worker is counted by the
+// other too, from start to end.
 func TestRoutersCountEachOthersRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -84,7 +84,7 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // virtual
 		sees(load(0, 0, 0))
 
-		// One that leaves takes along what it sent.
+		// A router that stops takes its requests along.
 		if _, err := second.Route(t.Context(), &route.Request{ID: "b", Attempt: 1, Model: "m", Tokens: prompt(1, 64, 7)}); err != nil {
 			t.Fatal(err)
 		}
@@ -101,8 +101,8 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 
 func blockSize(d route.Decision) int { return d.BlockSize }
 
-// TestLostChangesHeal: whatever the plane loses of what routers tell each other, soon
-// after it does so no longer each knows what the other has.
+// TestLostChangesHeal: whatever the plane loses of the routers' messages, soon after the losses stop
+// each has the other's state.
 func TestLostChangesHeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -143,7 +143,7 @@ func TestLostChangesHeal(t *testing.T) {
 	})
 }
 
-// TestWithoutSync: a router that does not take part neither tells nor hears.
+// TestWithoutSync: a router without Sync neither publishes nor subscribes.
 func TestWithoutSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// replicaMetrics are collected when somebody looks.
+// replicaMetrics are read on collection.
 type replicaMetrics struct {
 	r                             *Router
 	routers, requests, lag, event *prometheus.Desc

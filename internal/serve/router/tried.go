@@ -16,23 +16,23 @@ import (
 	"penstock/internal/obs"
 )
 
-// tried is how what was believed of a worker's cache came true, in this life of it. It is
-// guarded by predictions' lock.
+// predictionRecord compares the predicted with the reported cache hits of a worker, in its present
+// epoch. The lock of predictions guards it.
 type tried struct {
 	record forecast.Record
-	// requests that reported, and the tokens of theirs that were predicted and reported.
+	// requests with a report, and their predicted and reported tokens.
 	requests, predicted, reported uint64
 	blockSize                     int
 }
 
-// comparison is what a worker reported of one prompt beside what was believed, in tokens.
+// cacheComparison is the reported and the predicted cache hit of one prompt, in tokens.
 type comparison struct {
 	worker              kv.Worker
 	predicted, reported int
-	changed             bool // the verdict on the worker's predictions
+	changed             bool // the verdict on the worker's predictions changed
 }
 
-// try returns the account of a worker that exists. The caller holds mu.
+// recordLocked returns the record of a worker that exists.
 func (p *predictions) try(w kv.Worker) *tried {
 	t := p.mu.tried[w]
 	if t == nil {
@@ -42,7 +42,7 @@ func (p *predictions) try(w kv.Worker) *tried {
 	return t
 }
 
-// add takes the report of an attempt, and reports whether the verdict is another by it.
+// addReport adds the report of an attempt, and reports whether that changes the verdict.
 func (t *tried) add(out *comparison, s *sent) (changed bool) {
 	t.requests++
 	t.predicted += uint64(out.predicted)
@@ -51,7 +51,7 @@ func (t *tried) add(out *comparison, s *sent) (changed bool) {
 	return t.record.Add(s.known, s.predicted, out.reported/s.blockSize)
 }
 
-// warning returns what is to be said of the predictions; nil if they are fair.
+// mispredictWarning returns the warning about the predictions; nil if they are fair.
 func (t *tried) warning() *engine.Warning {
 	predicted, found := t.record.Evidence()
 	switch t.record.Verdict() {
@@ -73,36 +73,36 @@ func (t *tried) warning() *engine.Warning {
 	return nil
 }
 
-// triedRow is the JSON of how predictions for one worker came true.
+// accuracyRow is the JSON of how accurate the predictions for one worker are.
 type triedRow struct {
-	Requests  uint64 `json:"requests"` // that reported
+	Requests  uint64 `json:"requests"` // with a report
 	Predicted uint64 `json:"predicted_cached_tokens"`
 	Reported  uint64 `json:"reported_cached_tokens"`
-	Verdict   string `json:"verdict"` // open, fair, over or blind: see core/forecast
+	Verdict   string `json:"verdict"` // open, fair, over or blind: see core/accuracy
 }
 
-// trial is what one account says.
+// accuracyReport is the state of one record.
 type trial struct {
 	row     triedRow
 	warning *engine.Warning
 }
 
-// trials returns what all accounts say.
+// accuracyReports returns the state of all records.
 func (p *predictions) trials() map[kv.Worker]trial {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := make(map[kv.Worker]trial, len(p.mu.tried))
-	for w, t := range p.mu.tried { // each is its own affair
+	for w, t := range p.mu.tried { // the order does not matter
 		all[w] = trial{triedRow{t.requests, t.predicted, t.reported, t.record.Verdict().String()}, t.warning()}
 	}
 	return all
 }
 
-// judged tells the log that the verdict on a worker's predictions has changed.
+// logVerdict logs that the verdict on a worker's predictions has changed.
 func (r *Router) judged(w kv.Worker) {
 	t, ok := r.predict.trials()[w]
 	switch {
-	case !ok: // it has gone meanwhile
+	case !ok: // it has been removed meanwhile
 	case t.warning != nil:
 		r.throttle.Log(context.Background(), slog.LevelWarn, "what is believed of a worker's cache does not come true",
 			"worker", uint64(w.ID), "rank", w.Rank, "detail", t.warning.Detail, "remedy", t.warning.Remedy)
@@ -111,12 +111,12 @@ func (r *Router) judged(w kv.Worker) {
 	}
 }
 
-// workerRoom is how many bytes of /metrics the predictions about workers may take, and likewise the warnings
-// about them; workerLine is about what a line of either takes.
+// workerRoom bounds the bytes of /metrics for the predictions about workers, and also for the warnings
+// about them; workerLine estimates one line of either.
 const workerRoom, workerLine = 64 << 10, 110
 
-// triedMetrics are predictions beside reports; they are collected when somebody looks, of
-// the workers that exist.
+// accuracyMetrics compare predictions with reports of the workers that exist; they are read on
+// collection.
 type triedMetrics struct {
 	r                   *Router
 	predicted, reported *prometheus.Desc

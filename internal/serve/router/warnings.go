@@ -13,9 +13,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// warnings returns what the member last said is wrong with its engine, if that is not too
-// old, and what this router finds wrong, if anything; never nil. The caller holds the
-// router's mu.
+// warningsLocked returns the member's last reported warnings, if the report is recent, and this
+// router's own warning, if any; never nil. The caller holds the router's mu.
 func (m *member) warnings(now kv.Mono, own *engine.Warning) []engine.Warning {
 	all := []engine.Warning{}
 	if m.reported && now.Sub(m.loadAt) < fresh {
@@ -27,15 +26,15 @@ func (m *member) warnings(now kv.Mono, own *engine.Warning) []engine.Warning {
 	return all
 }
 
-// Warnings returns what is wrong with the engines of workers though they serve, as far as
-// they say so or the router notices; workers of which nothing is wrong are not in it.
+// Warnings returns the warnings about workers which serve: their own, and this router's. Workers
+// without warnings are not in it.
 func (r *Router) Warnings() map[kv.WorkerID][]engine.Warning {
 	all := map[kv.WorkerID][]engine.Warning{}
 	r.eachWarned(func(w kv.Worker, warnings []engine.Warning) { all[w.ID] = append(all[w.ID], warnings...) })
 	return all
 }
 
-// eachWarned calls f, in order, with each worker that something is wrong with.
+// eachWarned calls f, in order, with each worker that has warnings.
 func (r *Router) eachWarned(f func(kv.Worker, []engine.Warning)) {
 	trials := r.predict.trials()
 	type row struct {
@@ -56,7 +55,7 @@ func (r *Router) eachWarned(f func(kv.Worker, []engine.Warning)) {
 	}
 }
 
-// warned returns the codes of the warnings about each worker.
+// warningCodes returns the codes of the warnings about each worker.
 func (r *Router) warned() map[kv.Worker][]string {
 	codes := map[kv.Worker][]string{}
 	r.eachWarned(func(w kv.Worker, warnings []engine.Warning) {
@@ -67,14 +66,14 @@ func (r *Router) warned() map[kv.Worker][]string {
 	return codes
 }
 
-// warningRow is how often a code is said of a worker.
+// warningRow counts a code's warnings about a worker.
 type warningRow struct {
 	worker kv.Worker
 	code   string
 	n      int
 }
 
-// warningMetrics are the warnings about workers; they are collected when somebody looks.
+// warningMetrics are the warnings about workers; they are read on collection.
 type warningMetrics struct {
 	r    *Router
 	desc *prometheus.Desc
@@ -90,8 +89,8 @@ func newWarningMetrics(r *Router) *warningMetrics {
 // Describe implements prometheus.Collector.
 func (m *warningMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
 
-// Collect implements prometheus.Collector. Codes are the workers' words: a code that comes
-// twice counts twice.
+// Collect implements prometheus.Collector. Workers choose the codes: a code that occurs twice counts
+// twice.
 func (m *warningMetrics) Collect(ch chan<- prometheus.Metric) {
 	var rows []warningRow
 	for w, codes := range m.r.warned() {

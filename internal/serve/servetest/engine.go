@@ -1,5 +1,5 @@
-// Package servetest has an engine for the tests of services: it computes
-// nothing, and keeps a real account of a cache.
+// Package servetest provides an engine for the tests of services: it computes no model, but keeps a
+// real prefix cache.
 package servetest
 
 import (
@@ -13,44 +13,44 @@ import (
 	"penstock/internal/engine"
 )
 
-// WatchQueue is how many events wait for one watcher; beyond it the watcher is
-// started over, as the contract says.
+// WatchQueue is the number of events queued for one watcher; beyond it the watcher is restarted, as the
+// contract says.
 const WatchQueue = 64
 
-// Config is how an Engine behaves. Set it before Run.
+// Config is the behavior of an Engine. Set it before Run.
 type Config struct {
 	Card engine.Card
 	// Step is the time between tokens.
 	Step time.Duration
-	// Batch is how many requests run at once, at the same pace each; the others wait
-	// for their turn, which the caller bounds. 0 is any number.
+	// Batch is how many requests run at once, each at the same pace; the others wait until the caller's
+	// context ends. 0 is unbounded.
 	Batch int
-	// Cached is when it says what it had cached.
+	// Cached is when the engine reports its cached tokens.
 	Cached Telling
-	// Passes are the paths whose requests it takes as their clients wrote them, and FailPass,
-	// if set, is asked before one begins.
+	// Passes are the paths of the passthrough requests that it takes. FailPass, if set, is called
+	// before one starts.
 	Passes   []string
 	FailPass func(*engine.PassRequest) error
-	// Fail, if set, is asked before a request begins.
+	// Fail, if set, is called before a request starts.
 	Fail func(*engine.Request) error
 }
 
-// Telling is when an engine says how much of a prompt it had cached.
+// CachedReporting is when an engine reports how much of a prompt it had cached.
 type Telling uint8
 
-// The times: with the first tokens, with the last, or not at all.
+// The times of CachedReporting: with the first tokens, with the last, or not at all.
 const (
 	TellsFirst Telling = iota
 	TellsLast
 	TellsNever
 )
 
-// Engine answers the token at output position i of choice c with [Token], and
-// caches the full blocks of every prompt until they are evicted.
+// Engine answers the token at output position i of choice c with [OutputToken], and caches the full
+// blocks of every prompt until they are evicted.
 type Engine struct {
 	cfg    Config
 	hasher kv.Hasher
-	turns  chan struct{} // has room for a batch; nil without bound
+	turns  chan struct{} // has room for a batch; nil if unbounded
 
 	mu struct {
 		sync.Mutex
@@ -81,7 +81,7 @@ var (
 	_ engine.LoadSource = (*Engine)(nil)
 )
 
-// Card returns a valid card of a model with blocks of 4 tokens.
+// ModelCard returns a valid card of a model with blocks of 4 tokens.
 func Card(model string) engine.Card {
 	return engine.Card{
 		Name: model, Engine: "fake", BlockSize: 4, Blocks: 1 << 16, Ranks: 1,
@@ -89,7 +89,7 @@ func Card(model string) engine.Card {
 	}
 }
 
-// New returns an engine with an empty cache. A card with a bad block size panics.
+// New returns an engine with an empty cache. It panics if the card has an invalid block size.
 func New(cfg Config) *Engine {
 	h, err := kv.NewHasher(cfg.Card.BlockSize, kv.Salt{})
 	if err != nil {
@@ -103,7 +103,7 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// Token is what an engine answers to a prompt: of any engine the same.
+// OutputToken is an engine's answer to a prompt, the same for all engines.
 func Token(prompt []kv.Token, choice, pos int) kv.Token {
 	return (prompt[len(prompt)-1] + kv.Token(choice*1000+pos+1)) % (1 << 20)
 }
@@ -165,7 +165,7 @@ func (e *Engine) delta(req *engine.Request, choice, pos, cached int) *engine.Del
 	return d
 }
 
-// at is the number that a delta has, which may be the first and the last.
+// cachedCount is the number of cached tokens in a delta, which may be the first and the last.
 func (t Telling) at(first, last bool, cached int) int {
 	switch {
 	case t == TellsFirst && first, t == TellsLast && last:
@@ -183,7 +183,7 @@ func (e *Engine) Load() engine.Load {
 	return engine.Load{Running: e.mu.running, Waiting: e.mu.waiting, CachedBlocks: len(e.mu.cache), TotalBlocks: e.cfg.Card.Blocks}
 }
 
-// wait waits for the request's turn.
+// waitTurn waits until the request may run.
 func (e *Engine) wait(ctx context.Context) error {
 	e.count(0, 1)
 	defer e.count(0, -1)
@@ -212,7 +212,7 @@ func (e *Engine) count(running, waiting int) {
 	e.mu.waiting += waiting
 }
 
-// Held returns the prefixes that the cache holds, ascending.
+// HeldPrefixes returns the prefixes in the cache, ascending.
 func (e *Engine) Held() []kv.SeqHash {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,14 +224,14 @@ func (e *Engine) Held() []kv.SeqHash {
 	return held
 }
 
-// Ever reports whether the cache has held a prefix at some time.
+// HasHeld reports whether the cache has ever held a prefix.
 func (e *Engine) Ever(seq kv.SeqHash) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.ever[seq]
 }
 
-// Evict removes the n blocks stored last.
+// EvictBlocks removes the n blocks stored last.
 func (e *Engine) Evict(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -244,8 +244,7 @@ func (e *Engine) Evict(n int) {
 	e.publish(ev)
 }
 
-// store caches the full blocks of prompt and returns how many of its tokens were
-// cached before.
+// storePrompt caches the full blocks of prompt and returns how many of its tokens were cached before.
 func (e *Engine) store(prompt []kv.Token) (cached int) {
 	blocks := e.hasher.Blocks(nil, prompt, nil)
 	e.mu.Lock()
@@ -274,7 +273,7 @@ func (c entry) event() kv.Event {
 	return kv.Event{Kind: kv.Stored, Start: c.start, Parent: c.parent, Blocks: []kv.BlockHash{c.block}}
 }
 
-// publish queues an event for all watchers. The caller holds mu.
+// publishLocked queues an event for all watchers.
 func (e *Engine) publish(ev kv.Event) {
 	for _, w := range e.mu.watchers {
 		if len(w.events) == WatchQueue {
@@ -314,7 +313,7 @@ func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 	}
 }
 
-// take returns what w has to see next.
+// takeEvents returns the next events of w.
 func (e *Engine) take(w *watcher) []kv.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 
 var _ engine.Passer = (*Engine)(nil)
 
-// passBody is what an engine reads of a body that is passed on to it.
+// passBody is the part of a passthrough body that the engine reads.
 type passBody struct {
 	MaxTokens int  `json:"max_tokens"`
 	Refuse    bool `json:"refuse"` // with status 422
-	Fill      int  `json:"fill"`   // so many spaces more in each piece
+	Fill      int  `json:"fill"`   // number of additional spaces in each piece
 }
 
 // Passes implements engine.Passer.
 func (e *Engine) Passes() []string { return e.cfg.Passes }
 
-// Pass implements engine.Passer: each token of the answer is an event {"token":N}, or all are
+// Pass implements engine.Passer: each token of the answer is an event {"token":N}, or all tokens are
 // the array of one answer.
 func (e *Engine) Pass(ctx context.Context, req *engine.PassRequest, sink func(*engine.PassPiece) error) error {
 	if e.cfg.FailPass != nil {
@@ -63,7 +63,7 @@ func (e *Engine) Pass(ctx context.Context, req *engine.PassRequest, sink func(*e
 	return e.answer(ctx, req, &body, prompt, cached, send)
 }
 
-// answer sends the tokens at the engine's pace, and the end.
+// answerPass sends the tokens at the engine's pace, and the end.
 func (e *Engine) answer(ctx context.Context, req *engine.PassRequest, body *passBody, prompt []kv.Token, cached int, send func(engine.PassPiece) error) error {
 	var all []kv.Token
 	fill := strings.Repeat(" ", body.Fill)
@@ -99,7 +99,7 @@ func (e *Engine) answer(ctx context.Context, req *engine.PassRequest, body *pass
 	return send(last)
 }
 
-// refuse answers as an engine that the request is wrong for.
+// refusePass answers like an engine which finds the request invalid.
 func (e *Engine) refuse(send func(engine.PassPiece) error) error {
 	if err := send(engine.PassPiece{Accepted: true, Status: 422, Type: "application/problem+json"}); err != nil {
 		return err

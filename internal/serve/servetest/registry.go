@@ -28,14 +28,14 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// Fail makes the next calls of Register fail, one with each error.
+// FailRegister makes the next calls of Register fail, one with each error.
 func (r *Registry) Fail(errs ...error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.fail = append(r.mu.fail, errs...)
 }
 
-// Set replaces an instance, or adds it.
+// Set replaces or adds an instance.
 func (r *Registry) Set(in disco.Instance) {
 	r.edit(func(ins []disco.Instance) []disco.Instance {
 		return append(without(ins, in), in)
@@ -47,14 +47,14 @@ func (r *Registry) Delete(in disco.Instance) {
 	r.edit(func(ins []disco.Instance) []disco.Instance { return without(ins, in) })
 }
 
-// Instances returns what is registered, by id.
+// Instances returns the registered instances, by id.
 func (r *Registry) Instances() []disco.Instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.ins
 }
 
-// Changed returns a channel that is closed when the contents change next.
+// Changed returns a channel that is closed at the next change of the contents.
 func (r *Registry) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func without(ins []disco.Instance, in disco.Instance) []disco.Instance {
 	return slices.DeleteFunc(slices.Clone(ins), func(o disco.Instance) bool { return o.Kind == in.Kind && o.ID == in.ID })
 }
 
-// edit replaces the set by f's answer, which must be a new slice.
+// editInstances replaces the set by f's result, which must be a new slice.
 func (r *Registry) edit(f func([]disco.Instance) []disco.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,22 +12,22 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// listed is the card as others see it now: it changes with the adapters that the engine
-// serves and the kinds of media that it is found to count in another way, and with nothing else.
+// liveCard is the worker's current card as registered. Only the adapters that the engine serves and its
+// miscounted kinds of media change.
 type listed struct {
-	changed chan struct{} // there is something to tell discovery; has room for one
+	changed chan struct{} // discovery must be updated; has room for one
 	mu      struct {
 		sync.Mutex
 		card []byte // JSON
-		// adapters are those of the card; ever are all that there were, whose requests may
-		// still come.
+		// adapters are the card's adapters. ever marks all adapters so far, because requests for
+		// earlier ones may still arrive.
 		adapters   []string
 		ever       map[string]bool
-		miscounted []string // those of the card
+		miscounted []string // of the card
 	}
 }
 
-// maxEver bounds the adapters that are remembered beyond those that the card lists.
+// maxEver bounds the adapters in ever beyond those on the card.
 const maxEver = 4096
 
 func newListed() *listed {
@@ -36,23 +36,23 @@ func newListed() *listed {
 	return l
 }
 
-// json returns the JSON of the card.
+// encodedCard returns the JSON of the card.
 func (l *listed) json() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.card
 }
 
-// has reports whether the engine serves an adapter, or did: it says itself that it has it no
-// longer.
+// hasServed reports whether the engine serves an adapter, or did: the engine itself refuses requests
+// for a removed one.
 func (l *listed) has(adapter string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.ever[adapter]
 }
 
-// list sets the adapters of the card, and the kinds of media that are counted in another way. They are
-// the engine's own.
+// setLists sets the adapters of the card, and the miscounted kinds of media. The slices belong to the
+// engine.
 func (w *Worker) list(adapters, miscounted []string) error {
 	card := w.card
 	card.Adapters, card.Miscounted = adapters, miscounted
@@ -73,14 +73,14 @@ func (w *Worker) list(adapters, miscounted []string) error {
 	return nil
 }
 
-// live returns what of the card changes.
+// lists returns the parts of the card that change.
 func (l *listed) live() (adapters, miscounted []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.adapters, l.mu.miscounted
 }
 
-// relist is what the engine tells of its adapters. A list that makes no card is left out.
+// updateAdapters takes the engine's current adapters. It ignores a list that makes no valid card.
 func (w *Worker) relist(adapters []string) {
 	w.relisting.Lock()
 	defer w.relisting.Unlock()
@@ -96,7 +96,7 @@ func (w *Worker) relist(adapters []string) {
 	w.listed.tell()
 }
 
-// recount is what was found out about the media that the engine counts in another way.
+// updateMiscounted takes the kinds of media that the engine counts differently.
 func (w *Worker) recount(kinds []string) {
 	w.relisting.Lock()
 	defer w.relisting.Unlock()
@@ -111,7 +111,7 @@ func (w *Worker) recount(kinds []string) {
 	w.listed.tell()
 }
 
-// tell has discovery told of a change.
+// notifyChanged wakes keepCardRegistered.
 func (l *listed) tell() {
 	select {
 	case l.changed <- struct{}{}:
@@ -119,8 +119,8 @@ func (l *listed) tell() {
 	}
 }
 
-// keepListed has discovery show the card as it is, until ctx ends. in is what was
-// registered.
+// keepCardRegistered updates the card in discovery when it changes, until ctx ends. in is the
+// registered instance.
 func (w *Worker) keepListed(ctx context.Context, lease disco.Lease, in disco.Instance) {
 	for wait := newBackoff(); ; {
 		for bytes.Equal(in.Meta, w.listed.json()) {
@@ -133,14 +133,14 @@ func (w *Worker) keepListed(ctx context.Context, lease disco.Lease, in disco.Ins
 		in.Meta = w.listed.json()
 		err := lease.Update(ctx, in)
 		switch {
-		case ctx.Err() != nil, fault.Of(err) == fault.Conflict: // it is another's now, whom others see
+		case ctx.Err() != nil, fault.Of(err) == fault.Conflict: // another process owns the registration now
 			return
 		case err == nil:
 			wait = newBackoff()
 			continue
-		case fault.Of(err) == fault.Unavailable: // it is made when the store is back
+		case fault.Of(err) == fault.Unavailable: // it is updated when the store is back
 		default:
-			in.Meta = nil // once more
+			in.Meta = nil // try again
 		}
 		w.throttle.Log(ctx, slog.LevelWarn, "cannot tell discovery of a change of the model card", "error", err)
 		if wait.Wait(ctx) != nil {

@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	// compareTimeout bounds the look at the other workers before a worker
-	// registers: a store that is away must not keep one from starting.
+	// compareTimeout bounds the check of the other workers before a worker registers: an unreachable
+	// store must not keep it from starting.
 	compareTimeout = 2 * time.Second
-	// compareCall bounds the question to another worker whether it is there.
+	// comparePing bounds the ping of another worker.
 	compareCall = time.Second
 )
 
-// compare returns an error if the model's name is being served by another card
-// than this worker's: frontends would send nothing here, so it is better said
-// where the worker was started. It is about workers of the same namespace and
-// component that discovery confirms and that answer. Where one of them has the
-// same card the name is ours too, and it is the others that are refused. A store
-// that does not tell in time is no reason not to start.
+// checkNameConflict returns an error if the model's name is served with a card that differs from this
+// worker's: frontends would send nothing here, so the error belongs where the worker was started. It
+// considers workers of the same namespace and component which discovery confirms and which answer a
+// ping. If one of them has the same card the name is also this worker's, and the others are refused. A
+// store that does not answer in time does not prevent the start.
 func (w *Worker) compare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -46,8 +45,8 @@ func (w *Worker) compare(ctx context.Context) error {
 	return conflict
 }
 
-// others returns the workers beside this one that discovery confirms; none if it
-// does not tell before ctx ends.
+// otherWorkers returns the other workers which discovery confirms; none if it does not answer before
+// ctx ends.
 func (w *Worker) others(ctx context.Context) []disco.Instance {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,14 +62,14 @@ func (w *Worker) others(ctx context.Context) []disco.Instance {
 			cancel()
 		})
 	})
-	if err != nil { // registering tells
+	if err != nil { // the registration reports it
 		w.log.Debug("cannot look at the other workers", "error", err)
 	}
 	return found
 }
 
-// answers reports whether a worker answers a ping: a registration outlives a
-// worker that was killed by its lease.
+// answersPing reports whether a worker answers a ping: the registration of a killed worker remains
+// until its lease expires.
 func (w *Worker) answers(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, compareCall)
 	defer cancel()

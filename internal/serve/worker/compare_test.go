@@ -36,8 +36,8 @@ func (r *rig) neighbour(in disco.Instance, alive bool, change func(*engine.Card)
 	r.registry.Set(in)
 }
 
-// TestRefusesToDiffer: a worker does not start beside one that serves the same
-// name by another card, and says which, where and how.
+// TestRefusesToDiffer: a worker does not start if another serves the same name with a different card;
+// the error names the difference, the worker and its host.
 func TestRefusesToDiffer(t *testing.T) {
 	same := func(*engine.Card) {}
 	shorter := func(c *engine.Card) { c.ContextLength = 100 }
@@ -101,8 +101,7 @@ func (mute) Watch(ctx context.Context, _ disco.Kind, _ func([]disco.Instance)) e
 	return nil
 }
 
-// TestStartsWithoutStore: a worker waits a moment for a store that does not
-// answer, and starts.
+// TestStartsWithoutStore: a worker waits briefly for a store that does not answer, then starts.
 func TestStartsWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

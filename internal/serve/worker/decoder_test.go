@@ -9,7 +9,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestMediaDecoder: who decodes media stands in the cards of models that see, and of no others.
+// TestMediaDecoder: the card names the media decoder only for models with media.
 func TestMediaDecoder(t *testing.T) {
 	for _, sees := range [][]string{nil, {"image"}} {
 		synctest.Test(t, func(t *testing.T) {

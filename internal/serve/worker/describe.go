@@ -10,8 +10,8 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// describe answers who the worker is. One that leaves does not: those who ask are
-// about to send requests.
+// serveDescribe answers with the worker's description. A draining worker refuses, because the askers
+// intend to send requests.
 func (s *server) describe(send func([]byte) error) error {
 	cfg := &s.w.cfg
 	if _, shut := s.door.inside(); shut {
@@ -27,9 +27,8 @@ func (s *server) describe(send func([]byte) error) error {
 	return send(b)
 }
 
-// Ask returns the question by which static discovery learns who serves at an
-// address: one call on plane. It fails as [rpc.Plane] does; what is no description
-// is Internal.
+// DescribeFunc returns the function with which static discovery learns which worker serves at an
+// address: one call on plane. It fails as [rpc.Plane] does; an invalid description is Internal.
 func Ask(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance, error) {
 	return func(ctx context.Context, addr string) (disco.Instance, error) {
 		var d engine.Description

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// TestDescribes: who asks a worker learns what discovery would have told.
+// TestDescribes: a worker's description equals its registration.
 func TestDescribes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
@@ -35,7 +35,7 @@ func TestDescribes(t *testing.T) {
 			t.Error("asked after the end")
 		}
 
-		// One that leaves is about to be gone, though it still serves.
+		// A draining worker refuses, although it still serves.
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -52,7 +52,7 @@ func TestDescribes(t *testing.T) {
 	})
 }
 
-// TestAskRefuses: what is no description is an error that names the address.
+// TestAskRefuses: an invalid description is an error that names the address.
 func TestAskRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

@@ -7,11 +7,11 @@ import (
 	"penstock/core/fault"
 )
 
-// door counts the calls inside and bounds them. Once it is shut nobody comes in
-// any more, and those inside can be waited for.
+// callLimiter counts and bounds the running calls. After closeAdmission it admits no more calls, and
+// the running ones can be awaited.
 type door struct {
 	limit int
-	// empty is closed when the door is shut and nobody is inside.
+	// empty is closed when the limiter is closed and no call is running.
 	empty chan struct{}
 	mu    struct {
 		sync.Mutex
@@ -22,8 +22,8 @@ type door struct {
 
 func newDoor(limit int) *door { return &door{limit: limit, empty: make(chan struct{})} }
 
-// enter lets one call in, until leave. It fails with Draining behind a shut door
-// and with Overloaded when there is no room.
+// acquire admits one call, until release. It fails with Draining after closeAdmission and with
+// Overloaded at the limit.
 func (d *door) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,7 +48,7 @@ func (d *door) leave() {
 	}
 }
 
-// shut closes the door and returns how many are inside. It may be called again.
+// closeAdmission admits no further calls and returns how many are running. It may be called again.
 func (d *door) shut() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +61,7 @@ func (d *door) shut() int {
 	return d.mu.inside
 }
 
-// inside returns how many calls are being served, and whether the door is shut.
+// callCount returns how many calls are running, and whether the limiter is closed.
 func (d *door) inside() (calls int, shut bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// history notes what others see of a worker, in order.
+// history records in order what others see of a worker.
 type history struct {
 	mu  sync.Mutex
 	all []string
@@ -40,7 +40,7 @@ func (h *history) seen() []string {
 	return slices.Clone(h.all)
 }
 
-// watched is a registry that notes comings and goings.
+// watched is a registry that records registrations and releases.
 type watched struct {
 	disco.Registry
 	*history
@@ -62,7 +62,7 @@ func (l watchedLease) Release(ctx context.Context) error {
 	return l.Lease.Release(ctx)
 }
 
-// notedBus is a bus that notes the states that are published.
+// notedBus is a bus that records the published states.
 type notedBus struct {
 	bus.Bus
 	*history
@@ -79,7 +79,7 @@ func (b notedBus) Publish(ctx context.Context, topic bus.Topic, key string, data
 	return b.Bus.Publish(ctx, topic, key, data)
 }
 
-// follow notes the states that the worker reports, until the test ends it.
+// follow records the states that the worker reports, until the test ends it.
 func (r *rig) follow(h *history) (end func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
@@ -99,8 +99,8 @@ func (r *rig) follow(h *history) (end func()) {
 	}
 }
 
-// TestDrainOrder: who leaves says so first, at once, then leaves discovery, then
-// finishes; what does not finish goes to others as planned.
+// TestDrainOrder: a draining worker first publishes its state, at once, then deregisters, then finishes
+// its calls; unfinished calls move to other workers as Draining.
 func TestDrainOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Hour})
@@ -131,8 +131,8 @@ func TestDrainOrder(t *testing.T) {
 	})
 }
 
-// TestReplaced: a worker whose registration another process has taken finishes its
-// calls, takes no new ones, and ends with an error that says why.
+// TestReplaced: a worker whose registration another process has replaced finishes its calls, takes no
+// new ones, and returns an error that says why.
 func TestReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
@@ -177,7 +177,7 @@ func TestReplaced(t *testing.T) {
 	})
 }
 
-// TestLinger: a worker without calls stays a while, to refuse by name.
+// TestLinger: a worker without calls runs on for Linger, to refuse calls as Draining.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -200,8 +200,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutBus: a bus that does not take the report does not hold up the
-// rest for longer than it is worth.
+// TestDrainWithoutBus: a bus that blocks the report delays the drain only for announceTimeout.
 func TestDrainWithoutBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

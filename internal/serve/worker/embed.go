@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// embed serves one request for an embedding.
+// serveEmbed serves one request for an embedding.
 func (s *server) embed(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	eng, ok := w.eng.(engine.Embedder)
@@ -33,8 +33,8 @@ func (s *server) embed(ctx context.Context, body []byte, send func([]byte) error
 	})
 }
 
-// once serves a call whose answer is there at once. read decodes the request and says
-// which model it is for and what the books know it by; answer makes it and sends it.
+// serveOnce serves a call with a single answer. read decodes the request and returns its model and its
+// callInfo; answer makes the answer and sends it.
 func (s *server) once(ctx context.Context, read func() (model string, of subject, err error), answer func(context.Context) error) error {
 	w := s.w
 	var of subject

@@ -15,8 +15,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// embedder is an engine that makes embeddings: its answer to a prompt is the
-// prompt, after a second.
+// embedder is an engine that makes embeddings: it answers with the prompt itself, after a second.
 type embedder struct{ *servetest.Engine }
 
 func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float32, error) {
@@ -48,7 +47,7 @@ func (r *rig) embed(ctx context.Context, addr string, req *engine.EmbedRequest) 
 	return vectors, err
 }
 
-// card returns the card that stands in discovery.
+// card returns the card in discovery.
 func (r *rig) card() engine.Card {
 	r.t.Helper()
 	c, err := engine.DecodeCard(r.registry.Instances()[0].Meta)
@@ -115,7 +114,7 @@ func TestEmbedsNot(t *testing.T) {
 	})
 }
 
-// TestEmbedBounds: embeddings count as calls, and the caller's end is the engine's.
+// TestEmbedBounds: embeddings count as calls, and a canceled call cancels the engine's work.
 func TestEmbedBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Hour})
@@ -147,7 +146,7 @@ func TestEmbedBounds(t *testing.T) {
 	})
 }
 
-// TestEmbedDrain: what does not finish in time is handed back.
+// TestEmbedDrain: an unfinished call ends as Draining.
 func TestEmbedDrain(t *testing.T) {
 	for timeout, finished := range map[time.Duration]bool{2 * time.Second: true, -1: false} {
 		synctest.Test(t, func(t *testing.T) {

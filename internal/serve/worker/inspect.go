@@ -6,8 +6,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// inspect answers a question about what is behind a router. It is none of the calls that a drain
-// waits for or that the worker has room for: the router bounds how many it answers at once.
+// serveInspect answers a question about the workers behind a router. It does not count for a drain or
+// for MaxCalls: the router bounds its concurrent answers itself.
 func inspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
 	q, err := engine.DecodeInspection(body)
 	if err != nil {

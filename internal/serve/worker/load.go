@@ -11,10 +11,10 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// announceTimeout bounds the wait for a report that must be out first.
+// announceTimeout bounds the wait for a report that must be published first.
 const announceTimeout = time.Second
 
-// announce publishes the load now and waits, within bounds, until it is out.
+// publishLoadNow publishes the load now and waits, at most announceTimeout, until it is published.
 func (s *server) announce(ctx context.Context) {
 	late := time.NewTimer(announceTimeout)
 	defer late.Stop()
@@ -33,7 +33,7 @@ func (s *server) announce(ctx context.Context) {
 	}
 }
 
-// poke has the load published now, without waiting for it.
+// wakeLoadPublisher makes the publisher publish the load now, without waiting for it.
 func (s *server) poke() {
 	select {
 	case s.changed <- struct{}{}:
@@ -41,9 +41,9 @@ func (s *server) poke() {
 	}
 }
 
-// publishLoad publishes the load when it changed since the last look, and at
-// longer intervals anyway, until ctx ends. A state that changed is looked at at
-// once. Reports are gossip: one that cannot be published is left out.
+// publishLoad publishes the load when it changed since the last check, and every LoadRefresh, until ctx
+// ends. A changed state wakes it at once. A report that cannot be published is dropped, because later
+// ones replace it.
 func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	defer w.metrics.loads.watch(w.cfg.ID, s.report)()
 	topic := bus.Load(w.cfg.Namespace)

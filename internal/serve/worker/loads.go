@@ -12,13 +12,13 @@ import (
 	"penstock/internal/obs"
 )
 
-// loads is the metrics of the engines' load and warnings: asked for when somebody looks, so
-// that what a request held is seen to be free as soon as it is.
+// loadCollector collects the metrics of the engines' load and warnings. It reads them on collection, so
+// that freed load shows at once.
 type loads struct {
 	desc, warnings *prometheus.Desc
 	mu             struct {
 		sync.Mutex
-		of map[kv.WorkerID]func() engine.LoadReport // of the workers that run
+		of map[kv.WorkerID]func() engine.LoadReport // of the running workers
 	}
 }
 
@@ -33,8 +33,7 @@ func newLoads() *loads {
 	return l
 }
 
-// watch has what a worker reports shown until the function that it returns is
-// called.
+// addWorker collects a worker's reports until the returned function is called.
 func (l *loads) watch(id kv.WorkerID, report func() engine.LoadReport) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +74,7 @@ func (l *loads) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// show collects what one worker reports.
+// collectWorker collects the report of one worker.
 func (l *loads) show(out chan<- prometheus.Metric, worker string, report engine.LoadReport) {
 	load := report.Load
 	for _, q := range [...]struct {

@@ -13,8 +13,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// TestLoadIsAskedForWhenLookedAt: the metric is the load of the moment, of the
-// workers that run.
+// TestLoadIsAskedForWhenLookedAt: the metric is the current load of the running workers.
 func TestLoadIsAskedForWhenLookedAt(t *testing.T) {
 	m := obs.NewMetrics()
 	l := newLoads()
@@ -59,7 +58,8 @@ func TestLoadIsAskedForWhenLookedAt(t *testing.T) {
 	}
 }
 
-// TestSeriesOfWorkers: the series of any number of workers stay within their room, and go with them.
+// TestSeriesOfWorkers: the series of any number of workers stay within metricsRoom, and are removed
+// with them.
 func TestSeriesOfWorkers(t *testing.T) {
 	all := obs.NewMetrics()
 	m := NewMetrics(all)

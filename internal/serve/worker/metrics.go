@@ -11,14 +11,13 @@ import (
 	"penstock/internal/obs"
 )
 
-// room is how many bytes of /metrics the series of workers may take, and loadRoom those of their load.
+// metricsRoom bounds the bytes of /metrics for the series of workers, loadRoom those for their load.
 const (
 	room     = 160 << 10
 	loadRoom = 64 << 10
 )
 
-// Metrics are the instruments of all workers of a process, told apart by the
-// label "worker".
+// Metrics are the instruments of all workers of a process, distinguished by the label "worker".
 type Metrics struct {
 	workers *obs.Group[workerVecs]
 	loads   *loads
@@ -69,7 +68,7 @@ func newWorkerVecs(m *obs.Set) workerVecs {
 	}
 }
 
-// add returns the instruments of a worker. Its series are there until remove.
+// addWorker returns the instruments of a worker. Its series exist until removeWorker.
 func (m *Metrics) add(id kv.WorkerID) workerMetrics {
 	v := m.workers.Add(idOf(id))
 	return workerMetrics{
@@ -82,12 +81,12 @@ func (m *Metrics) add(id kv.WorkerID) workerMetrics {
 	}
 }
 
-// remove is explained at add.
+// removeWorker deletes the series of a worker.
 func (m *Metrics) remove(id kv.WorkerID) { m.workers.Remove(idOf(id)) }
 
 func idOf(id kv.WorkerID) string { return strconv.FormatUint(uint64(id), 10) }
 
-// answers shows whether the engine does, by the state that the worker reports.
+// setReady sets the ready gauge from the worker's reported state.
 func (m *workerMetrics) answers(state string) {
 	if state == engine.StateNotReady {
 		m.ready.Set(0)
@@ -96,7 +95,7 @@ func (m *workerMetrics) answers(state string) {
 	m.ready.Set(1)
 }
 
-// published counts the events of a record.
+// countEvents counts the events of a record.
 func (m *workerMetrics) published(events []kv.Event) {
 	var kinds [kv.Moved + 1]int
 	for i := range events {

@@ -12,27 +12,28 @@ import (
 )
 
 const (
-	// canaryLook is how often the engine and the streams are looked at.
+	// checkInterval is how often the engine and the streams are checked.
 	canaryLook = time.Second
-	// laterCalls is how long a call may go on that came when the engine was believed not to work: it may show that it does.
+	// laterCalls is how long a call may run which arrived while the engine was considered broken: it
+	// may show that the engine works.
 	laterCalls = 20 * time.Second
 )
 
-// monitor watches the engine and its streams, as [stall.Machine] says. It asks the engine itself for one token when
-// nothing else shows that it works. A worker whose engine does not work says that it is not ready, so that routers leave it
-// out, and ends its calls, so that others go on with them, until the engine has produced something again. A stream
-// that has stalled is ended alone.
+// engineMonitor monitors the engine and its streams according to [stall.Machine]. It asks the engine
+// for one token (the canary) when nothing else shows that it works. A worker whose engine does not work
+// reports itself not ready, so that routers avoid it, and ends its calls, so that other workers
+// continue them, until the engine has produced output again. A single stalled stream is ended alone.
 //
-// The question is in no metric of calls and, while no call runs, in no report of load. Its prompt is shorter than a
-// block, so that nothing of it is cached or published.
+// The canary is in no metric of calls and, while no call runs, in no load report. Its prompt is shorter
+// than a block, so that no part of it is cached or published.
 type monitor struct {
 	s       *server
 	m       *stall.Machine
 	request engine.Request
 
-	// Of run alone.
-	asked <-chan error // of a question whose end has not been seen; else nil
-	cause error        // why the engine is believed not to work
+	// Used only by run.
+	asked <-chan error // of a canary that has not returned yet; otherwise nil
+	cause error        // why the engine is considered broken
 	since kv.Mono      // since when; 0 while it works
 }
 
@@ -51,7 +52,7 @@ func newMonitor(s *server) *monitor {
 	}
 }
 
-// run looks until ctx ends. An engine that starts is silent with good reason.
+// run checks until ctx ends. It waits first for the engine's start, during which silence is normal.
 func (g *monitor) run(ctx context.Context) error {
 	if g.s.w.cfg.StallTimeout < 0 || !g.s.w.upAndRunning(ctx) {
 		return nil
@@ -73,7 +74,7 @@ func (g *monitor) run(ctx context.Context) error {
 	}
 }
 
-// look takes the signs of now and does what follows.
+// check reads the current signs and acts on them.
 func (g *monitor) look(ctx context.Context) {
 	s, now := g.s, g.s.now()
 	ask := g.m.Look(now, g.signs(now))
@@ -82,7 +83,7 @@ func (g *monitor) look(ctx context.Context) {
 		g.judge(now, g.ask(ctx))
 	}
 	if ctx.Err() != nil {
-		return // the worker ends
+		return // the worker stops
 	}
 	if g.m.Broken() {
 		g.broken(ctx)
@@ -95,7 +96,7 @@ func (g *monitor) look(ctx context.Context) {
 	g.endStalled(ctx)
 }
 
-// signs is what is known of the engine now.
+// readSigns returns what is known of the engine now.
 func (g *monitor) signs(now kv.Mono) stall.Signs {
 	s := g.s
 	out := stall.Signs{Token: s.lastBeat()}
@@ -122,8 +123,8 @@ func (g *monitor) signs(now kv.Mono) stall.Signs {
 	return out
 }
 
-// ask asks the engine for one token, and returns nil once it has come. An engine
-// that has still not returned from the last time is asked nothing more.
+// askToken asks the engine for one token, and returns nil once it has arrived. While the previous
+// question has not returned it asks nothing.
 func (g *monitor) ask(ctx context.Context) error {
 	if g.asked != nil {
 		select {
@@ -154,7 +155,7 @@ func (g *monitor) ask(ctx context.Context) error {
 	return err
 }
 
-// generate has the engine serve the request.
+// generateToken runs the canary request on the engine.
 func (g *monitor) generate(ctx context.Context) error {
 	w := g.s.w
 	of := subject{id: g.request.ID, attempt: g.request.Attempt, prompt: len(g.request.Prompt)}
@@ -172,15 +173,15 @@ var errSilent error = fault.New(fault.Deadline, "the engine was asked for a toke
 
 var errMute error = fault.New(fault.Unavailable, "nothing is heard of the engine")
 
-// judge draws the conclusion from the answer to a question asked at some time.
+// judgeAnswer updates the machine with the result of a canary sent at asked.
 func (g *monitor) judge(asked kv.Mono, err error) {
 	if err == nil {
 		g.m.Took(g.s.now().Sub(asked))
 	}
 	switch code := fault.Of(err); {
-	case err == nil || g.s.lastBeat() > asked: // for the canary, or for a call beside it
+	case err == nil || g.s.lastBeat() > asked: // for the canary, or for a concurrent call
 		g.m.Answered(asked)
-	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // one that is full works
+	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // a full engine works
 		now := g.s.now()
 		g.m.Unanswered(now, asked, g.signs(now))
 	default:
@@ -189,7 +190,7 @@ func (g *monitor) judge(asked kv.Mono, err error) {
 	g.cause = err
 }
 
-// broken makes the worker not ready, and ends its calls.
+// handleBroken makes the worker not ready, and ends its calls.
 func (g *monitor) broken(ctx context.Context) {
 	s := g.s
 	if s.sick.CompareAndSwap(false, true) {
@@ -214,7 +215,7 @@ func (g *monitor) broken(ctx context.Context) {
 	}
 }
 
-// endStalled ends the streams that have stalled.
+// endStalledStreams ends the streams that have stalled.
 func (g *monitor) endStalled(ctx context.Context) {
 	s, now := g.s, g.s.now()
 	for _, p := range s.calls.inProgress() {
@@ -232,7 +233,7 @@ func (g *monitor) endStalled(ctx context.Context) {
 	}
 }
 
-// beat notes that the engine has produced something, and returns when.
+// recordEngineOutput records that the engine has produced something, and returns the time.
 func (s *server) beat() kv.Mono {
 	now := s.now()
 	s.lastToken.Store(int64(now))
@@ -242,7 +243,7 @@ func (s *server) beat() kv.Mono {
 	return now
 }
 
-// works notes that the engine does, after it did not.
+// markWorking marks an engine that did not work as working.
 func (s *server) works() {
 	if s.sick.CompareAndSwap(true, false) {
 		s.w.metrics.ready.Set(1)
@@ -251,17 +252,17 @@ func (s *server) works() {
 	}
 }
 
-// now is the time since the server was born, which is not 0.
+// now is the time since the server's start; never 0.
 func (s *server) now() kv.Mono { return s.at(time.Now()) }
 
-// at is a time in the server's; at least 1, which is before everything.
+// timeOf converts a time to the server's clock; at least 1, which is before everything.
 func (s *server) at(t time.Time) kv.Mono { return kv.Mono(max(t.Sub(s.born), 1)) }
 
-// lastBeat is when the engine last produced something, or when the run began.
+// lastEngineOutput is when the engine last produced something, or when the run started.
 func (s *server) lastBeat() kv.Mono { return kv.Mono(s.lastToken.Load()) }
 
-// hide keeps the canary out of the reports until show: while no call runs, the
-// load is what it was before.
+// hideCanary keeps the canary out of the reports until showLoad: while no call runs, the reported load
+// is the one before.
 func (s *server) hide() {
 	if src, ok := s.w.eng.(engine.LoadSource); ok {
 		before := src.Load()

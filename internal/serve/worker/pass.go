@@ -10,11 +10,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// maxPieceData bounds the data of one frame. A whole answer is cut into as many as it
-// takes; an event of a stream is never cut.
+// maxPieceData bounds the data of one frame. A whole answer is split into several frames; an event of a
+// stream is never split.
 const maxPieceData = 4 << 20
 
-// pass serves one request that is passed on as its client wrote it.
+// servePass serves one passthrough request.
 func (s *server) pass(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	req := new(engine.PassRequest)
@@ -44,15 +44,15 @@ func (s *server) pass(ctx context.Context, body []byte, send func([]byte) error)
 		subject: subject{id: req.ID, attempt: req.Attempt, prompt: len(req.Prompt)},
 	}
 	p.prompt.Store(int64(len(req.Prompt)))
-	p.progress = s.progress(p.subject, req.Stream) // else nothing comes before the end
+	p.progress = s.progress(p.subject, req.Stream) // otherwise nothing arrives before the end
 	err = s.carry(ctx, p.progress, p.run)
 	p.subject.prompt = int(p.prompt.Load())
 	w.ended(ctx, p.subject, p.cached.Load(), p.output.Load(), time.Since(p.started), err)
 	return err
 }
 
-// passing is one request that is passed on. Counters are atomic because an aborted call's
-// are read while its goroutine may still be at work.
+// passthroughCall is one passthrough request. Counters are atomic because an aborted call is
+// inspected while its goroutine may still run.
 type passing struct {
 	s        *server
 	eng      engine.Passer
@@ -67,18 +67,18 @@ type passing struct {
 	prompt, output, cached atomic.Int64
 }
 
-// run drives the engine.
+// run calls the engine.
 func (p *passing) run(ctx context.Context) error {
 	return p.s.w.guard(ctx, p.subject, func() error { return p.eng.Pass(ctx, p.req, p.deliver) })
 }
 
-// deliver sends one piece to the caller. An engine that does not keep to the contract fails
-// here, so that nobody blames the wire for it.
+// sendPiece sends one piece to the caller. A contract violation of the engine fails here, so that it is
+// not attributed to the transport.
 func (p *passing) deliver(piece *engine.PassPiece) error {
 	if err := p.order.Take(piece); err != nil {
 		return err
 	}
-	if len(piece.Data) > 0 { // a header is no sign that anything is computed
+	if len(piece.Data) > 0 { // a header does not show that anything is computed
 		p.progress.came(p.s.beat())
 		defer func() { p.progress.taken(p.s.now()) }()
 	}
@@ -98,7 +98,7 @@ func (p *passing) deliver(piece *engine.PassPiece) error {
 	return p.write(&out)
 }
 
-// settle takes what the engine said of the whole.
+// setTotals takes the engine's totals.
 func (p *passing) settle(last *engine.PassPiece) {
 	for _, said := range [...]struct {
 		n  int
@@ -116,6 +116,6 @@ func (p *passing) write(piece *engine.PassPiece) error {
 		return p.send(p.frame)
 	}
 	frame := p.frame
-	p.frame = nil // one large piece is no reason to hold its memory
+	p.frame = nil // do not keep the memory of a large piece
 	return p.send(frame)
 }

@@ -23,7 +23,7 @@ func passRequest(body string) *engine.PassRequest {
 	}
 }
 
-// pass calls the worker and returns what came, the data joined.
+// pass calls the worker and returns the pieces, with their data joined.
 func (r *rig) pass(ctx context.Context, addr string, req *engine.PassRequest) (first, last engine.PassPiece, data string, err error) {
 	var all strings.Builder
 	n := 0
@@ -49,8 +49,7 @@ func (r *rig) pass(ctx context.Context, addr string, req *engine.PassRequest) (f
 	return first, last, all.String(), err
 }
 
-// TestPass: a request goes to the engine as it is, and the answer comes as it is; the books
-// have what the engine says of it.
+// TestPass: request and answer pass through unchanged; the metrics have the engine's totals.
 func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Passes: []string{chatPath}})
@@ -72,7 +71,7 @@ func TestPass(t *testing.T) {
 		if first, last, data, err = r.pass(t.Context(), r.addr(), passRequest(`{"refuse":true}`)); err != nil || first.Status != 422 || data != `{"detail":"no"}` || last.Cached != engine.CachedUnknown {
 			t.Errorf("%+v, %+v, %q, %v", first, last, data, err)
 		}
-		// A large answer comes in frames that fit.
+		// A large answer is split into frames that fit.
 		if _, last, data, err = r.pass(t.Context(), r.addr(), passRequest(`{"max_tokens":1,"fill":9999999}`)); err != nil || len(data) != 9999999+len("{\"tokens\":[6]}\n") || !last.Last {
 			t.Errorf("%d bytes, %v", len(data), err)
 		}
@@ -90,7 +89,7 @@ func TestPass(t *testing.T) {
 	})
 }
 
-// TestPassRefuses: what is not for this engine is refused, and counted.
+// TestPassRefuses: requests that this engine does not take are refused and counted.
 func TestPassRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Passes: []string{chatPath}, FailPass: func(req *engine.PassRequest) error {
@@ -129,7 +128,7 @@ func TestPassRefuses(t *testing.T) {
 	})
 }
 
-// TestPassEnds: a caller that leaves ends its request, and so does the end of a drain.
+// TestPassEnds: a caller's disconnect ends its request, and so does the end of a drain.
 func TestPassEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Passes: []string{chatPath}, Step: time.Second})
@@ -168,8 +167,8 @@ func TestPassEnds(t *testing.T) {
 	})
 }
 
-// TestUnreachable: a worker whose engine says that it cannot be reached is not ready, and
-// one that alone has its tokenizer is not asked in tokens.
+// TestUnreachable: a worker whose engine reports itself unreachable is not ready; an engine that alone
+// has its tokenizer gets no canary.
 func TestUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

@@ -7,9 +7,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// preprocess serves one request for the prompt of a text or a conversation. What
-// the engine hands over is checked here, so that a frontend need not blame the
-// wire for it.
+// servePreprocess serves one request for the prompt of a text or a conversation. It validates the
+// engine's answer, so that a frontend need not attribute errors to the transport.
 func (s *server) preprocess(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	eng, ok := w.eng.(engine.Preprocessor)

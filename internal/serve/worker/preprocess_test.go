@@ -15,8 +15,8 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// preprocessor is an engine that makes prompts: the bytes of the text or of the
-// conversation, after a second.
+// preprocessor is an engine that makes prompts of the bytes of the text or the conversation, after a
+// second.
 type preprocessor struct{ *servetest.Engine }
 
 func (preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
@@ -122,7 +122,7 @@ func TestPreprocessesNot(t *testing.T) {
 	})
 }
 
-// TestPreprocessBounds: it counts as a call, and the caller's end is the engine's.
+// TestPreprocessBounds: it counts as a call, and a canceled call cancels the engine's work.
 func TestPreprocessBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

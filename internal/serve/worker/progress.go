@@ -11,25 +11,25 @@ import (
 	"penstock/core/stall"
 )
 
-// progress is what came of one call so far. The goroutine that serves the call writes it, the monitor reads it.
-// Times are nanoseconds since the server was born; no time is 0.
+// callProgress is the progress of one call. The goroutine that serves the call writes it, the monitor
+// reads it. Times are nanoseconds since the server's start; no time is 0.
 type progress struct {
 	id      string
 	attempt uint32
 	prompt  int  // tokens
-	streams bool // tokens are sent as they come, so that the lack of them means something
+	streams bool // tokens are sent as they arrive, so that a lack of them is a sign
 	began   kv.Mono
 
-	last   atomic.Int64 // when the last token was taken by the caller, 0 before the first one came
-	taking atomic.Bool  // the caller takes what came: it is not the engine which is waited for
-	first  atomic.Int64 // how long the first token took; 0 once it was noted
-	hits   atomic.Int64 // tokens of the prompt that need not be computed, plus one; 0 if that is not known
-	gap    atomic.Int64 // the longest time between two tokens since they were noted last, of gaps
+	last   atomic.Int64 // when the caller took the last token, 0 before the first one arrived
+	taking atomic.Bool  // the caller is taking output: the engine is not what the call waits for
+	first  atomic.Int64 // the time to the first token; 0 once it is reported
+	hits   atomic.Int64 // cached tokens of the prompt, plus one; 0 if unknown
+	gap    atomic.Int64 // the longest time between two tokens since the last report, among gaps
 	gaps   atomic.Int64
 	end    chan error // of capacity 1: ends the call
 }
 
-// came notes that the engine produced something at a time, which the caller is about to take.
+// recordOutput records that the engine produced something at a time, which the caller is about to take.
 func (p *progress) came(now kv.Mono) {
 	p.taking.Store(true)
 	last := kv.Mono(p.last.Load())
@@ -38,18 +38,18 @@ func (p *progress) came(now kv.Mono) {
 		return
 	}
 	p.gaps.Add(1)
-	if gap := int64(now.Sub(last)); gap > p.gap.Load() { // the reader may have begun anew meanwhile
+	if gap := int64(now.Sub(last)); gap > p.gap.Load() { // the reader may have reset it meanwhile
 		p.gap.Store(gap)
 	}
 }
 
-// taken notes that the caller has taken it.
+// recordTaken records that the caller has taken the output.
 func (p *progress) taken(now kv.Mono) {
 	p.last.Store(int64(now))
 	p.taking.Store(false)
 }
 
-// stop ends the call, unless it is being ended.
+// endCall ends the call, unless it is already being ended.
 func (p *progress) stop(err error) (first bool) {
 	select {
 	case p.end <- err:
@@ -59,7 +59,7 @@ func (p *progress) stop(err error) (first bool) {
 	}
 }
 
-// learn notes how long its tokens took since it was called last.
+// reportTimes reports its token times since the last call of reportTimes.
 func (p *progress) learn(m *stall.Machine) {
 	if !p.streams {
 		return
@@ -76,7 +76,7 @@ func (p *progress) learn(m *stall.Machine) {
 	}
 }
 
-// stream is its stream; ok is false while nothing is waited for of the engine that could be told from outside.
+// stallStream is its stream; ok is false while the call does not wait for visible output of the engine.
 func (p *progress) stream() (s stall.Stream, ok bool) {
 	if !p.streams || p.taking.Load() {
 		return s, false
@@ -88,7 +88,7 @@ func (p *progress) stream() (s stall.Stream, ok bool) {
 	return s, true
 }
 
-// calls are those in progress, and those of which is not learned yet how long their tokens took.
+// callTracker holds the calls in progress, and finished calls whose token times are not reported yet.
 type calls struct {
 	mu struct {
 		sync.Mutex
@@ -97,7 +97,7 @@ type calls struct {
 	}
 }
 
-// maxOver bounds the calls that are kept beyond their end, for a second: of more, some are enough to learn from.
+// maxOver bounds the finished calls kept, for up to a second: a sample is enough to learn from.
 const maxOver = 256
 
 func newCalls() *calls {
@@ -121,7 +121,7 @@ func (c *calls) remove(p *progress) {
 	}
 }
 
-// learn notes how long the tokens of all calls took since it was called last.
+// reportTimes reports the token times of all calls since it was last called.
 func (c *calls) learn(m *stall.Machine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *calls) learn(m *stall.Machine) {
 	c.mu.over = c.mu.over[:0]
 }
 
-// inProgress returns those in progress, in no order. Some may end meanwhile.
+// inProgress returns the calls in progress, in no order. Some may end meanwhile.
 func (c *calls) inProgress() []*progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,27 +14,26 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// publisher turns the engine's cache events into numbered records on the bus, and answers
-// routers that miss some: from the last records, or by a description of the cache.
+// eventPublisher turns the engine's cache events into numbered records on the bus, and answers routers
+// that miss some: from the latest records, or by a description of the whole cache.
 //
-// It has no queue of its own. While the bus fails the engine's watcher waits in
-// it, and the engine, whose queue is bounded, starts that watcher over with a
-// description of the cache when too much has passed.
+// It has no queue of its own. While the bus fails the engine's watcher blocks in it, and the engine,
+// whose queue is bounded, restarts that watcher with a description of the cache when its queue
+// overflows.
 //
-// Everything is published by run, so that what is published again never stands between
-// two parts of what is new.
+// Only run publishes, so that a repeated record never separates two parts of a new one.
 type publisher struct {
 	w       *Worker
 	worker  kv.Worker
 	key     string
-	started time.Time     // zero of Mono
-	asked   chan struct{} // of capacity 1: requests were noted
+	started time.Time     // start of its monotonic time
+	asked   chan struct{} // of capacity 1: requests have arrived
 
 	record feed.Record // First is the number of the next event
 	cut    feed.Cutter
-	again  [][]byte // scratch of repeat
-	// next is the number after the last event which the bus acknowledged, attempted after
-	// the last one which was given to it. attempted is stored first.
+	again  [][]byte // scratch of repeatRecords
+	// next is the number after the last event which the bus acknowledged, attempted the number after
+	// the last one passed to it. attempted is stored first.
 	next, attempted atomic.Uint64
 
 	mu struct {
@@ -60,14 +59,14 @@ func newPublisher(w *Worker) (*publisher, error) {
 
 func (p *publisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
 
-// listen notes the requests of routers, until ctx ends.
+// listenRequests records the requests of routers, until ctx ends.
 func (p *publisher) listen(ctx context.Context) error {
 	return p.w.planes.Bus.Subscribe(ctx, bus.KVResync(p.w.cfg.Namespace), 0, func(m bus.Message) error {
 		if m.Key != p.key {
 			return nil
 		}
 		q, err := feed.DecodeRequest(p.worker, m.Data)
-		if err != nil { // of a later version: a description answers whatever it wants
+		if err != nil { // of a later version: a description answers any request
 			p.w.throttle.Log(ctx, slog.LevelWarn, "a router asks in a form that is not known", "error", err)
 		}
 		p.mu.Lock()
@@ -83,9 +82,8 @@ func (p *publisher) listen(ctx context.Context) error {
 
 var errResync = errors.New("a router asked for the whole cache")
 
-// run publishes until ctx ends. Each watch of the engine begins with a
-// description of the whole cache, so beginning a new one answers a request for that, and
-// repairs whatever made the last one fail.
+// run publishes until ctx ends. Each watch of the engine starts with a description of the whole cache,
+// so starting a new one answers a request for that, and recovers from any failure of the last one.
 func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 	wait := newBackoff()
 	for {
@@ -106,8 +104,8 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 	}
 }
 
-// watch runs one watch of the engine, and answers what the last records answer, until the
-// watch fails, ctx ends, or a description is asked for (errResync).
+// watchCache runs one watch of the engine, and answers requests which the latest records can answer,
+// until the watch fails, ctx ends, or a description is requested (errResync).
 func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 	watching, stop := context.WithCancel(ctx)
 	p.mu.Lock()
@@ -119,7 +117,7 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 		ended <- src.WatchKV(watching, func(events []kv.Event) error {
 			select {
 			case batches <- events:
-				return <-done // whoever took them says so
+				return <-done // the receiver reports the result
 			case <-watching.Done():
 				return watching.Err()
 			}
@@ -131,13 +129,13 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 	defer answer.Stop()
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()
-	var ready <-chan []kv.Event // batches, unless more is being gathered
+	var ready <-chan []kv.Event // batches, unless events are being gathered
 	for {
 		select {
 		case <-gathered.C:
 			ready = batches
 		case events := <-ready:
-			// Publishing goes by ctx: a record under way when the watch ends is finished.
+			// Publishing uses ctx, so that a record being published when the watch ends is completed.
 			done <- p.publish(ctx, events)
 			ready = nil
 			gathered.Reset(gather)
@@ -154,12 +152,12 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 	}
 }
 
-// gather is how long the events after a record are gathered for the next one. A record costs
-// the bus, and every router, more than most of what is in it; nobody is worse off for knowing of a
-// cached block a few milliseconds later: routers expect what they sent to be cached for longer.
+// gatherDelay is how long the events after a record are gathered for the next one. A record costs the
+// bus, and every router, more than most of its contents. The delay of some milliseconds does no harm:
+// routers predict what they sent for longer than that.
 const gather = 10 * time.Millisecond
 
-// idleAnswer is how long the answer to no request may wait: the next request wakes.
+// idleAnswer is the wait without pending requests: the next request wakes the publisher.
 const idleAnswer = time.Hour
 
 func (p *publisher) untilAnswer() time.Duration {
@@ -172,8 +170,7 @@ func (p *publisher) untilAnswer() time.Duration {
 	return max(0, at.Sub(p.now()))
 }
 
-// answer does what requests ask for and may be done now, or returns errResync for a new
-// watch to do it.
+// answerRequests answers the requests which are due, or returns errResync for a new watch to answer.
 func (p *publisher) answer(ctx context.Context) error {
 	p.mu.Lock()
 	a := p.mu.log.Answer(p.now())
@@ -190,8 +187,8 @@ func (p *publisher) answer(ctx context.Context) error {
 	return nil
 }
 
-// repeat publishes again what is in again, or if that is nothing the word that nothing is
-// missing.
+// repeatRecords publishes the records in again once more, or if there are none an empty record, which
+// says that nothing is missing.
 func (p *publisher) repeat(ctx context.Context) error {
 	defer clear(p.again)
 	if len(p.again) == 0 {
@@ -207,8 +204,8 @@ func (p *publisher) repeat(ctx context.Context) error {
 	return nil
 }
 
-// publish numbers events and publishes them in records of bounded size. It
-// returns when the bus has kept all of them, or with ctx's error.
+// publishEvents numbers events and publishes them in records of bounded size. It returns when the bus
+// has stored all of them, or with ctx's error.
 func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 	p.cut.Reset(events)
 	for {
@@ -218,7 +215,7 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 			return nil
 		}
 		data := feed.AppendRecord(nil, &p.record)
-		// Whether or not it arrives, these numbers are used up.
+		// These numbers are used up whether or not the record arrives.
 		p.record.First += uint64(n)
 		p.attempted.Store(p.record.First)
 		p.mu.Lock()
@@ -233,8 +230,8 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 	}
 }
 
-// keep publishes an encoded record until the bus has it. A failed attempt may
-// have arrived; receivers drop what they see twice by its number.
+// publishRecord publishes an encoded record until the bus has it. A failed attempt may have arrived;
+// receivers drop duplicates by number.
 func (p *publisher) keep(ctx context.Context, data []byte) error {
 	topic := bus.KVEvents(p.w.cfg.Namespace, p.w.cfg.Component)
 	for wait := newBackoff(); ; {

@@ -17,27 +17,27 @@ import (
 	"penstock/internal/engine"
 )
 
-// server answers calls during one run.
+// callServer answers calls during one run.
 type server struct {
 	w         *Worker
 	publisher *publisher
 	door      *door
 	born      time.Time
-	// lastToken is when the engine last produced something, in nanoseconds since
-	// born; sick says that it does not answer its canary.
+	// lastToken is when the engine last produced something, in nanoseconds since born. sick says that
+	// it does not answer its canary.
 	lastToken atomic.Int64
 	sick      atomic.Bool
-	// before is the load that is reported while the canary asks; nil otherwise.
+	// loadBefore is the load that is reported while the canary runs; nil otherwise.
 	before atomic.Pointer[engine.Load]
-	// changed wakes the one who publishes the load; told is for those who wait
-	// until it is out.
+	// loadWake wakes the goroutine which publishes the load. told takes channels on which callers wait
+	// for the next publication.
 	changed chan struct{}
 	told    chan chan<- struct{}
-	// aborted is closed when calls must end now, with why.
+	// aborted is closed when all calls must end now, with the error why.
 	aborted chan struct{}
 	why     error
-	// calls are those in progress, and running the goroutines that serve them. A handler
-	// may return before its goroutine: see carry.
+	// calls are the calls in progress, and running their goroutines. A handler may return before its
+	// goroutine: see runCall.
 	calls   *calls
 	running sync.WaitGroup
 }
@@ -53,7 +53,7 @@ func newServer(w *Worker) (*server, error) {
 	}, nil
 }
 
-// abort ends all calls with err. It is called once.
+// abortCalls ends all calls with err. It is called once.
 func (s *server) abort(err error) {
 	s.why = err
 	close(s.aborted)
@@ -96,8 +96,8 @@ func (s *server) health() engine.Pong {
 	return engine.Pong{LoadReport: s.report(), InFlight: calls}
 }
 
-// report is the worker's load now. An engine that reports none is judged by the
-// calls in progress.
+// loadReport is the worker's load now. The load of an engine that reports none is its calls in
+// progress.
 func (s *server) report() engine.LoadReport {
 	r := engine.LoadReport{WorkerID: s.w.cfg.ID, Epoch: s.w.cfg.Epoch, State: engine.StateReady}
 	if s.w.card.KVEvents {
@@ -136,7 +136,7 @@ func (s *server) report() engine.LoadReport {
 	return r
 }
 
-// generate serves one request.
+// serveGenerate serves one request.
 func (s *server) generate(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	req, err := s.accept(body)
@@ -153,9 +153,9 @@ func (s *server) generate(ctx context.Context, body []byte, send func([]byte) er
 	return err
 }
 
-// carry runs the engine's part of a call. The engine works in a goroutine of its
-// own, so that at the end of a drain the handler can return, and end the call,
-// even while a frame waits for a caller that has stopped reading.
+// runCall runs the engine's part of a call. The engine works in its own goroutine, so that at the end
+// of a drain the handler can return, and end the call, even while a frame waits for a caller that has
+// stopped reading.
 func (s *server) carry(ctx context.Context, p *progress, run func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -172,17 +172,17 @@ func (s *server) carry(ctx context.Context, p *progress, run func(context.Contex
 	case err := <-p.end:
 		return err
 	case <-s.aborted:
-		// What the engine reached is not awaited: the call ends here.
+		// The engine's output is not awaited: the call ends here.
 		return s.why
 	}
 }
 
-// progress returns that of a call that begins.
+// newProgress returns the progress of a new call.
 func (s *server) progress(of subject, streams bool) *progress {
 	return &progress{id: of.id, attempt: of.attempt, prompt: of.prompt, streams: streams, began: s.now(), end: make(chan error, 1)}
 }
 
-// longest is how many tokens were generated of the choice that has most.
+// longestChoice is the number of tokens of the longest choice.
 func longest(generated [][]kv.Token) (n int) {
 	for _, g := range generated {
 		n = max(n, len(g))
@@ -190,14 +190,14 @@ func longest(generated [][]kv.Token) (n int) {
 	return n
 }
 
-// unreached reports whether the engine itself knows that it cannot be reached, or is in doubt.
+// isEngineUnreachable reports whether the engine itself knows that it is unreachable, or is in doubt.
 func (s *server) unreached() bool {
 	src, ok := s.w.eng.(engine.SignSource)
 	return ok && src.Signs().Live != engine.Up
 }
 
-// deepen grows a goroutine's stack once to what the call of an engine takes. Grown by and by, it would be
-// copied each time, with all the calls that are on it by then.
+// growStack grows a goroutine's stack once to the size that the call of an engine needs. Growing it step
+// by step would copy it each time, with all frames on it.
 //
 //go:noinline
 func deepen() {
@@ -208,8 +208,8 @@ func deepen() {
 //go:noinline
 func touch(*[8 << 10]byte) {}
 
-// accept decodes a request and checks that it can be served here. On success it
-// has counted the call as in flight, until leave.
+// acceptRequest decodes a request and checks that it can be served here. On success it has counted the
+// call as in flight, until finishCall.
 func (s *server) accept(body []byte) (*engine.Request, error) {
 	req := new(engine.Request)
 	return req, s.enter(func() (model string, err error) {
@@ -220,8 +220,8 @@ func (s *server) accept(body []byte) (*engine.Request, error) {
 	})
 }
 
-// enter counts a call as in flight if there is room for it, the worker is not
-// leaving, and the call can be read and is for the model served here.
+// admitCall counts a call as in flight if there is room for it, the worker is not draining, and the
+// call can be decoded and is for the model served here.
 func (s *server) enter(read func() (model string, err error)) error {
 	w := s.w
 	if err := s.door.enter(); err != nil {
@@ -244,15 +244,15 @@ func (s *server) leave() {
 	s.door.leave()
 }
 
-// subject is what the log and the metrics know a call by.
+// callInfo identifies a call in logs and metrics.
 type subject struct {
 	id      string
 	attempt uint32
 	prompt  int // tokens
 }
 
-// guard calls the engine and makes of its error one for the caller. A panic is
-// the request's failure, not the process's.
+// guardEngine calls the engine and converts its error for the caller. A panic fails the request, not
+// the process.
 func (w *Worker) guard(ctx context.Context, s subject, serve func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -272,7 +272,7 @@ func (w *Worker) guard(ctx context.Context, s subject, serve func() error) (err 
 	return fault.New(fault.Internal, "worker %d failed on this request", w.cfg.ID)
 }
 
-// ended keeps the books of a call that is over.
+// recordCall counts and logs a finished call.
 func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, took time.Duration, err error) {
 	w.metrics.finished(s.prompt, cached, output, took, err)
 	w.log.LogAttrs(ctx, slog.LevelDebug, "call",
@@ -281,8 +281,8 @@ func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, too
 		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcome(err)))
 }
 
-// call is one generation in progress. Counters are atomic because an aborted
-// call's are read while its goroutine may still be at work.
+// generateCall is one generation in progress. Counters are atomic because an aborted call is
+// inspected while its goroutine may still run.
 type call struct {
 	s        *server
 	w        *Worker
@@ -297,12 +297,12 @@ type call struct {
 	cached   atomic.Int64 // as far as it is known
 }
 
-// run drives the engine.
+// run calls the engine.
 func (c *call) run(ctx context.Context) error {
 	return c.w.guard(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.deliver) })
 }
 
-// deliver sends one delta to the caller.
+// sendDelta sends one delta to the caller.
 func (c *call) deliver(d *engine.Delta) error {
 	c.frame = engine.AppendDelta(c.frame[:0], d)
 	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
@@ -323,7 +323,7 @@ func (c *call) finished(ctx context.Context, err error) {
 	c.w.ended(ctx, c.subject, c.cached.Load(), c.output.Load(), time.Since(c.started), err)
 }
 
-// outcome is how metrics and logs name the end of a call.
+// outcomeOf is the name of a call's outcome in metrics and logs.
 func outcome(err error) string {
 	if err == nil {
 		return "ok"

@@ -9,9 +9,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// traced serves calls as stages of their callers' traces: the call, and within that
-// of a generation the time until its first token, which is waiting in the engine's
-// queue and prefill. Pings and inspections are no stage of anything.
+// traceCalls serves calls in spans of their callers' traces: the call, and within a generation the time
+// until its first token, which is queueing in the engine and prefill. Pings and inspections have no
+// spans.
 func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 	if t == nil {
 		return h
@@ -41,7 +41,7 @@ func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 	}
 }
 
-// known is a method's name; what a caller made up is no name for a span.
+// spanMethod is a method's name for a span; unknown methods, which callers may invent, share one name.
 func known(method string) string {
 	switch method {
 	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass:
@@ -50,8 +50,8 @@ func known(method string) string {
 	return "unknown"
 }
 
-// untilFirst ends a span at the first frame that has tokens. A frame may come from
-// another goroutine than the end of the call, and after it.
+// firstTokenSpan ends a span at the first frame that has tokens. A frame may come from another
+// goroutine than the end of the call, and after it.
 type untilFirst struct {
 	span  obs.Span
 	send  func([]byte) error

@@ -1,5 +1,5 @@
-// Package worker puts an engine behind the planes: it serves calls, registers in
-// discovery, and publishes what the engine's cache holds and how loaded it is.
+// Package worker serves an engine on the planes: it answers calls, registers in discovery, and
+// publishes the engine's cache events and load.
 package worker
 
 import (
@@ -20,11 +20,10 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// releaseTimeout bounds the wait for discovery when a worker leaves; after it
-// the lease runs out by itself.
+// releaseTimeout bounds the wait for discovery when a worker deregisters; after it the lease expires.
 const releaseTimeout = 3 * time.Second
 
-// Planes are what a worker reaches the world through.
+// Planes are the planes that a worker uses.
 type Planes struct {
 	RPC      rpc.Plane
 	Bus      bus.Bus
@@ -37,22 +36,21 @@ type Planes struct {
 type Worker struct {
 	cfg      Config
 	eng      engine.Engine
-	card     engine.Card // but for its adapters and miscounted media
-	listed   *listed     // its adapters and miscounted media, and with them its JSON
+	card     engine.Card // without its adapters and miscounted media
+	listed   *listed     // its adapters and miscounted media, and the whole card's JSON
 	planes   Planes
 	server   *server
 	metrics  workerMetrics
 	shared   *Metrics // of all workers of the process
 	log      *slog.Logger
 	throttle *obs.Throttle
-	// relisting is held while the card changes: one change after another.
+	// updatingCard is held while the card changes, so that changes are made one after another.
 	relisting sync.Mutex
-	// registered is where the worker is, once discovery knows it.
+	// registered is the worker's address, once it is registered.
 	registered atomic.Pointer[string]
 }
 
-// New returns a worker that does nothing until Run. metrics may be shared by the
-// workers of a process.
+// New returns a worker that does nothing until Run. metrics may be shared by the workers of a process.
 func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *slog.Logger) (*Worker, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -101,23 +99,20 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	return w, nil
 }
 
-// Health is what the worker answers to a ping: its state, its load, and how many
-// calls it serves.
+// Health is the worker's answer to a ping: its state, its load, and how many calls it serves.
 func (w *Worker) Health() engine.Pong { return w.server.health() }
 
-// errEnded is the cause with which a run ends that nothing went wrong in.
+// errEnded is the cause of the end of a run without errors.
 var errEnded = errors.New("worker: ended")
 
-// Run runs the engine and serves it until ctx ends. Then it drains: it refuses new
-// calls as Draining, says so in its load report, leaves discovery, lets the calls
-// in progress finish within the drain timeout, ends the rest as Draining too, so
-// that others go on with them as planned, and returns nil. It returns early with
-// an error if the engine or the request plane fails, or if another worker has its
-// id, or serves the name of its model by another card. If another process registers
-// with its id later, it drains too and returns an error that is ErrReplaced. It can
-// be called once.
+// Run runs the engine and serves it until ctx ends. Then it drains: it refuses new calls as Draining,
+// says so in its load report, deregisters, lets the running calls finish within the drain timeout, ends
+// the rest as Draining too, so that other workers continue them, and returns nil. It returns early with
+// an error if the engine or the request plane fails, or if another worker has its id, or serves its
+// model's name with a different card. If another process registers with its id later, it drains too and
+// returns an error that is ErrReplaced. It can be called once.
 func (w *Worker) Run(ctx context.Context) error {
-	// What the worker is made of outlives ctx by the drain.
+	// The worker's parts outlive ctx until the drain ends.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errEnded)
 	defer w.throttle.Flush(life)
@@ -161,14 +156,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	part("monitor the engine", func() error { return newMonitor(s).run(life) })
 
-	// Registering must not hold up the end: it gives up when either ends.
+	// Registration must not delay the end: it stops when either context ends.
 	starting, started := mergeDone(ctx, life)
 	in, lease, err := w.register(starting, addr)
 	started()
 	if err != nil {
 		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
 	}
-	// It must not update a registration that is being released.
+	// keepCardRegistered must not update a registration that is being released.
 	registered, leave := context.WithCancel(life)
 	defer leave()
 	var updates sync.WaitGroup
@@ -180,9 +175,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	var replaced error
 	select {
 	case <-ctx.Done():
-	case <-life.Done(): // a part failed: nothing is left to finish on
+	case <-life.Done(): // a part failed: no call can finish
 	case <-lost:
-		if ctx.Err() == nil { // else a later life of this process may have come
+		if ctx.Err() == nil { // otherwise a restart of this worker may have replaced it
 			replaced = w.replaced()
 		}
 	}
@@ -203,9 +198,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return replaced
 }
 
-// drain waits until the calls in progress are done, their time is up, or the
-// worker is broken, but not less than Linger. It returns what those that are left
-// must end with.
+// drainCalls waits until the running calls are done, the drain timeout passes, or the worker fails, but
+// at least for Linger. It returns the error for the remaining calls.
 func (w *Worker) drain(life context.Context, s *server) error {
 	late := time.NewTimer(w.cfg.DrainTimeout)
 	defer late.Stop()
@@ -232,9 +226,9 @@ func (w *Worker) drain(life context.Context, s *server) error {
 	return fault.New(fault.Draining, "worker %d has left: another goes on with the call", w.cfg.ID)
 }
 
-// register enters the worker in discovery once it can be called and its engine is
-// up. It tries until it succeeds, ctx ends (nil, nil), or the identity, or the
-// model's name with another card, is taken.
+// registerWorker registers the worker in discovery once it can be called and its engine has started. It
+// tries until it succeeds, ctx ends (nil, nil), or the id, or the model's name with a different card,
+// is taken.
 func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
 	in = disco.Instance{
 		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
@@ -277,7 +271,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	}
 }
 
-// release leaves discovery, within bounds.
+// releaseLease deregisters the worker, within releaseTimeout.
 func (w *Worker) release(life context.Context, lease disco.Lease) {
 	if lease == nil {
 		return
@@ -294,7 +288,7 @@ func newBackoff() *backoff.Backoff {
 	return &backoff.Backoff{Least: 50 * time.Millisecond, Most: 2 * time.Second}
 }
 
-// mergeDone returns a context that ends with either of two.
+// mergeDone returns a context that ends when either of two does.
 func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(a)
 	stop := context.AfterFunc(b, cancel)

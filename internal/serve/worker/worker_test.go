@@ -48,7 +48,7 @@ type rig struct {
 	ended  chan error
 }
 
-// syncBuffer is a log that goroutines share.
+// syncBuffer is a log shared by goroutines.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -66,7 +66,7 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// newRig returns a rig, not started, inside a bubble.
+// newRig returns a rig inside a bubble; it is not started.
 func newRig(t *testing.T, ecfg servetest.Config) *rig {
 	ecfg.Card = servetest.Card("m")
 	if ecfg.Step == 0 {
@@ -101,7 +101,7 @@ func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
 	synctest.Wait()
 }
 
-// stop ends the worker and checks that it ended well.
+// stop stops the worker and checks that it ended without error.
 func (r *rig) stop() {
 	r.t.Helper()
 	r.cancel()
@@ -141,7 +141,7 @@ func (r *rig) generate(ctx context.Context, addr string, req *engine.Request) ([
 	return tokens, err
 }
 
-// records returns what was published so far.
+// records returns the records published so far.
 func (r *rig) records() []feed.Record {
 	r.t.Helper()
 	var out []feed.Record
@@ -164,8 +164,8 @@ func (r *rig) records() []feed.Record {
 	return out
 }
 
-// checkFeed checks that records number their events without a hole from 1, begin
-// with Cleared, and lead to what the engine holds.
+// checkFeed checks that records number their events without a gap from 1, begin with Cleared, and lead
+// to the engine's contents.
 func (r *rig) checkFeed(records []feed.Record) {
 	r.t.Helper()
 	next := uint64(1)
@@ -348,8 +348,8 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestDrain: a call that is running when the worker ends is finished, while the
-// worker is out of discovery and takes nothing new.
+// TestDrain: a call that is running when the worker stops is finished, while the worker is out of
+// discovery and takes no new calls.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
@@ -381,8 +381,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainTimeout: what does not finish in time is handed back, even if its
-// caller has stopped reading.
+// TestDrainTimeout: an unfinished call ends as Draining, even if its caller has stopped reading.
 func TestDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Millisecond})
@@ -413,8 +412,8 @@ func TestDrainTimeout(t *testing.T) {
 	})
 }
 
-// TestResync: a request for this worker restarts the description, one for
-// another does not, and several at once share one.
+// TestResync: a request for this worker restarts the description, one for another does not, and several
+// at once share one.
 func TestResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -462,9 +461,9 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestRepeat: a request for events that the worker still has brings their records again, as
-// they were; one for events that are not yet there brings the word that nothing is missing;
-// and one for what is too old, or of another life, a description.
+// TestRepeat: a request for events that the worker still has makes it publish their records again,
+// unchanged. One for events that do not exist yet is answered with an empty record. One for older
+// events, or of another epoch, is answered with a description.
 func TestRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -514,8 +513,8 @@ func TestRepeat(t *testing.T) {
 	})
 }
 
-// TestBusAway: while the bus fails the engine goes on; afterwards the feed is
-// whole again although more happened than any queue holds.
+// TestBusAway: while the bus fails the engine continues; afterwards the feed is complete again,
+// although more happened than any queue holds.
 func TestBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -532,8 +531,8 @@ func TestBusAway(t *testing.T) {
 		r.bus.Set(bus.Faults{Fail: 0.3})
 		<-time.After(time.Minute)
 
-		// Half of the failed attempts were kept: what came twice is dropped by
-		// its numbers, as a receiver would.
+		// Half of the failed attempts were stored: duplicates are dropped by number, as a receiver
+		// would.
 		var once []feed.Record
 		next := uint64(1)
 		for _, rec := range r.records() {
@@ -549,7 +548,7 @@ func TestBusAway(t *testing.T) {
 	})
 }
 
-// TestLoad: reports come when the load changes, and now and then anyway.
+// TestLoad: reports are published when the load changes, and at intervals.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 100 * time.Millisecond})
@@ -582,7 +581,7 @@ func TestLoad(t *testing.T) {
 		if got := take(); len(got) != 1 || got[0].State != engine.StateReady || got[0].Load.TotalBlocks != 1<<16 {
 			t.Errorf("at the start: %+v", got)
 		}
-		<-time.After(time.Second) // the feed's first record has gone out since
+		<-time.After(time.Second) // the feed's first record has been published since
 		take()
 		<-time.After(21 * time.Second)
 		if got := take(); len(got) != 4 {
@@ -619,8 +618,8 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestLoadReportsAttemptedEvents: an event whose acknowledgement was lost may have arrived, so
-// the worker's reports say that it was published, though not that the bus has it.
+// TestLoadReportsAttemptedEvents: an event whose acknowledgement was lost may have arrived, so the
+// worker's reports say that it was published, but not that the bus has it.
 func TestLoadReportsAttemptedEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -651,8 +650,7 @@ func TestLoadReportsAttemptedEvents(t *testing.T) {
 	})
 }
 
-// TestRegisters: a store that is away is waited for, an identity that is taken
-// is the end.
+// TestRegisters: registration waits for an unreachable store, and fails if the id is taken.
 func TestRegisters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -677,7 +675,7 @@ func TestRegisters(t *testing.T) {
 	})
 }
 
-// TestEndsWhileStoreIsAway: nothing that is waited for holds up the end.
+// TestEndsWhileStoreIsAway: no pending wait delays the stop.
 func TestEndsWhileStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
