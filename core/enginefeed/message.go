@@ -15,7 +15,7 @@ type message struct {
 	life string
 	// barrier is the snapshot which the message marks, "" for none.
 	barrier string
-	// end marks the end of a replay.
+	// isEnd marks the end of a replay.
 	end bool
 }
 

@@ -36,7 +36,7 @@ type run struct {
 	live         int   // the number of leading blocks of which none was removed
 	arrival      uint64
 	older, newer *run
-	// told holds the Penstock blocks which are guessed to be there because of this run.
+	// guessed holds the Penstock blocks which are assumed to be there because of this run.
 	told []kv.SeqHash
 }
 

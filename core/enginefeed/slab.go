@@ -128,7 +128,7 @@ func (x *index) drop(id uint32) {
 	x.n--
 }
 
-// clear releases all ids and the memory.
+// clearIndex releases all ids and the memory.
 func (x *index) clear() { *x = index{factor: x.factor} }
 
 // sizeBytes returns the memory of the index.

@@ -95,14 +95,14 @@ type Table struct {
 	salts salts
 	// blocks holds the Penstock blocks, keyed by the engine hash of the block, or of its last page.
 	blocks blocks
-	// pieces holds the engine's pages, where several make one Penstock block.
+	// pages holds the engine's pages, where several make one Penstock block.
 	pieces pieces
 	// group is the layer group which is followed, -1 until one is seen.
 	group int
-	// pairs says that the engine sends media objects with their offsets, so that a plain text in the first
+	// sendsOffsets says that the engine sends media objects with their offsets, so that a plain text in the first
 	// block is a salt.
 	pairs bool
-	// doubtful holds the hashes which several blocks have. useless says that there are too many.
+	// ambiguous holds the hashes which several blocks have. unusable says that there are too many.
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
 	veil     veil // of salts
