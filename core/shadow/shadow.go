@@ -3,7 +3,7 @@
 // They return the events which the engine itself would have sent, so that they predict what a new request
 // would find.
 //
-// Engines keep prefixes in two ways. [SlotModel] models llama.cpp: a few slots, each of which holds the
+// Engines keep prefixes in two ways. [SlotModel] models llama.cpp: a few slots, each holds the
 // sequence which it computed last. [PagedModel] models engines with a paged cache, such as vLLM: any number
 // of sequences share blocks, and the least recently used blocks are evicted first.
 //
