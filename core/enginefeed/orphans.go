@@ -33,7 +33,7 @@ type orphans struct {
 // one.
 type run struct {
 	event        Event // its slices are its own
-	live         int   // the number of leading blocks of which none was removed
+	live         int   // the number of leading blocks before the first removed one
 	arrival      uint64
 	older, newer *run
 	// guessed holds the Penstock blocks which are assumed to be there because of this run.

@@ -409,8 +409,8 @@ type Stats struct {
 	Trimmed uint64 // known, and not in a snapshot
 
 	// Engine blocks which were not stored, by cause.
-	Orphans        uint64 // the block before was unknown; Adopted counts those which were stored later
-	OtherGroup     uint64 // of a layer group which cannot be followed (sliding windows, Mamba), or of a second group; removals too
+	Orphans        uint64 // the block before was unknown; Adopted counts the ones stored later
+	OtherGroup     uint64 // of a layer group which is not followed (sliding windows, Mamba, a second group); removals too
 	Misaligned     uint64 // the tokens do not match the blocks
 	Partial        uint64 // shorter than a block
 	OtherBlockSize uint64 // of a block size which does not fit Penstock's

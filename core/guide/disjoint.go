@@ -5,7 +5,7 @@ import "slices"
 // maxProofs bounds the schemas, names and values compared for one oneOf.
 const maxProofs = 1 << 18
 
-// checkDisjoint refuses alternatives of which one value might match two.
+// checkDisjoint refuses alternatives if one value might match two of them.
 func (c *compiler) checkDisjoint(v *value, list []*value) error {
 	proofs := maxProofs
 	for i, a := range list {

@@ -47,7 +47,7 @@ func (c *compiler) object(r int, v *value) (int32, error) {
 	return c.literal("{", first), nil
 }
 
-// listProperties returns the properties of v; those which are only required come last.
+// listProperties returns the properties of v; required ones which are not listed come last.
 func (c *compiler) properties(v *value) ([]property, error) {
 	var listed []property
 	if p := v.get("properties"); p != nil {

@@ -162,7 +162,7 @@ func (b *Blocks) follow(q *blocksRequest, most int) int {
 	return n
 }
 
-// findNext returns the block after those which the request uses, 0 if it is not cached. Mostly it is the
+// findNext returns the block after the request's blocks, 0 if it is not cached. Mostly it is the
 // only child: reading that is a step to adjacent memory, and a map lookup is one to anywhere.
 func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
 	switch child := b.nodes[q.tip].child; {
