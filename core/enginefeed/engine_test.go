@@ -189,7 +189,7 @@ func (g *engine) clear() {
 	g.waiting = append(g.waiting, Event{Kind: Cleared, Group: -1})
 }
 
-// where is a set of prefixes by tier.
+// tierPrefixes is a set of prefixes by tier.
 type where map[kv.Tier]map[kv.SeqHash]bool
 
 func (w where) add(tier kv.Tier, seq kv.SeqHash) {

@@ -60,7 +60,7 @@ func openGolden(t *testing.T, path string) *family.Family {
 	return f
 }
 
-// sightOf adapts a family to the tests of blocks: objects have random sizes which the family takes.
+// adaptFamily adapts a family to the tests of blocks: objects have random sizes which the family takes.
 func sightOf(t *testing.T, f *family.Family) (s sight, ok bool) {
 	var kinds []media.Kind
 	for _, k := range []media.Kind{media.Image, media.Video, media.Audio} {

@@ -12,7 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// wire simulates a publisher and the connection to the machine: frames are lost, repeated or reordered, the
+// publisherSim simulates a publisher and the connection to the machine: frames are lost, repeated or reordered, the
 // engine restarts, the subscription breaks, answers are slow, truncated, wrong or missing.
 type wire struct {
 	*rand.Rand

@@ -9,7 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// one is a store of blocks of two tokens.
+// newStore returns a store of blocks of two tokens.
 func one(parent kv.EngineHash, hashes ...kv.EngineHash) Event {
 	e := Event{Kind: Stored, Hashes: hashes, Parent: parent, HasParent: parent != 0, BlockSize: 2, Group: -1}
 	for i := range hashes {

@@ -11,7 +11,7 @@ import (
 	"penstock/core/media"
 )
 
-// sight describes how a model family's prompts show media, as far as this package cares.
+// mediaFamily describes how a model family's prompts show media, as far as this package cares.
 type sight struct {
 	name         string
 	placeholders []kv.Token // by kind
@@ -23,7 +23,7 @@ type sight struct {
 
 const vocabulary = 2000
 
-// sights are layouts of all forms which families use: bare rows, tokens before and after them, rows and
+// mediaFamilies returns layouts of all forms which families use: bare rows, tokens before and after them, rows and
 // tiles with tokens between them, times between frames.
 func sights() []sight {
 	runs := func(r ...media.Run) media.Layout { return media.Layout{Runs: r} }
@@ -61,14 +61,14 @@ func sights() []sight {
 	}
 }
 
-// turn is a prompt as a request has it, with the generated tokens, which are cached too.
+// promptTurn is a prompt as a request has it, with the generated tokens, which are cached too.
 type turn struct {
 	prompt, tokens []kv.Token
 	media          []kv.Media
 	salt           kv.Salt
 }
 
-// turnOf returns a random conversation of a family. There are few objects, so that prompts share some.
+// newTurn returns a random conversation of a family. There are few objects, so that prompts share some.
 func turnOf(t *testing.T, r *rand.Rand, s *sight, salt kv.Salt) turn {
 	var text []kv.Token
 	var placed []media.Placed
