@@ -2,7 +2,7 @@ package enginefeed
 
 import "penstock/core/kv"
 
-// EventKind says what happened to an engine's cache.
+// ChangeKind says what happened to an engine's cache.
 type Kind uint8
 
 // The kinds of event. The zero value is none of them.

@@ -6,7 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// arena is a growing array whose elements never move: growing copies nothing and needs no second array.
+// chunkedArray is a growing array whose elements never move: growing copies nothing and needs no second array.
 type slab[T any] struct{ chunks []*[chunk]T }
 
 const chunk = 1 << 10

@@ -43,7 +43,7 @@ func (t *Table) Stats() Stats {
 	}
 }
 
-// Pool is the state of one pool.
+// PoolStatus is the state of one pool.
 type Pool struct {
 	ID     kv.PoolID
 	Said   bool        // Access is known
@@ -63,7 +63,7 @@ func (t *Table) AppendPools(dst []Pool) []Pool {
 	return dst
 }
 
-// Block is the state of a block in a pool.
+// BlockStatus is the state of a block in a pool.
 type Block struct {
 	Pool  kv.PoolID
 	State kv.PoolState

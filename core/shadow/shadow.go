@@ -22,7 +22,7 @@ const Unknown = -1
 // there are too many. Reports about it, or about a ticket which ended, change nothing.
 type Ticket uint64
 
-// Request is what is sent to an engine. StartRequest reads its slices and does not keep them.
+// EngineRequest is what is sent to an engine. StartRequest reads its slices and does not keep them.
 type Request struct {
 	Salt kv.Salt
 	// Tokens are all tokens which the engine must compute before it generates: the prompt, and what an

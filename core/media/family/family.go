@@ -16,7 +16,7 @@ import (
 	"penstock/core/media"
 )
 
-// Files are the configuration files of a checkpoint, as JSON; nil for a missing one.
+// CheckpointFiles are the configuration files of a checkpoint, as JSON; nil for a missing one.
 type Files struct {
 	Config            []byte // config.json
 	Preprocessor      []byte // preprocessor_config.json

@@ -26,7 +26,7 @@ const (
 	MaxRanges = 16
 )
 
-// Format is a file format.
+// FileFormat is a file format.
 type Format uint8
 
 // The formats. The zero value is none of them.
