@@ -28,9 +28,9 @@ type Config struct {
 	// so that every decoding sequence gets its token in every step.
 	TokenBudget int
 	// MaxContext bounds prompt plus output tokens of one sequence. A pool of
-	// fewer tokens lowers it; see [Scheduler.Limit].
+	// fewer tokens lowers it; see [Scheduler.MaxTokens].
 	MaxContext int
-	// MaxWaiting bounds the queue; Add beyond it is Overloaded. Preempted
+	// MaxWaiting bounds the queue; AddSequence beyond it is Overloaded. Preempted
 	// sequences go back to the queue without counting.
 	MaxWaiting int
 	// Reuse off keeps no block after its last sequence and emits no events.

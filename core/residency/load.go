@@ -8,9 +8,9 @@ import (
 	"penstock/core/kv"
 )
 
-// LoadSnapshot fills t, which must be empty, from the output of AppendSnapshot. now is the time of writing,
-// or the age of the snapshot before now. It refuses and counts blocks beyond t's bounds. After an error t
-// is still empty.
+// LoadSnapshot fills t, which must be empty, from the output of AppendSnapshot. now is the time on t's clock
+// at which the snapshot was written, that is, the present time less its age. Blocks beyond t's bounds are
+// refused and counted. After an error t is still empty.
 func (t *Table) LoadSnapshot(data []byte, now kv.Mono) error {
 	own := empty(t.cfg)
 	if err := own.load(reader{data}, now); err != nil {

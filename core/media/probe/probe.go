@@ -17,7 +17,7 @@ import (
 
 // The limits of accepted files.
 const (
-	// MaxSide is the longest side of a picture, in pixels.
+	// MaxSide is the longest side of an image, in pixels.
 	MaxSide = 65535
 	// DefaultMaxPixels is the default limit of pixels in an image: twice Pillow's MAX_IMAGE_PIXELS, above
 	// which Pillow refuses to open an image.
