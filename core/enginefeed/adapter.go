@@ -6,15 +6,17 @@ import (
 	"penstock/core/kv"
 )
 
-// Mark returns a point in the order of what the table is told: what comes from now on is behind it.
+// ArrivalMark returns a point in the order of arrivals: everything which is recorded later has a larger
+// arrival number.
 func (t *Table) Mark() uint64 {
 	t.orphans.arrivals++
 	return t.orphans.arrivals
 }
 
-// ForgetAdapter forgets what is known under an adapter, whatever the salt, from before a mark, and appends the changes
-// to out: the engine unloaded the adapter, and finds nothing of that after it has loaded it again. Blocks are as old as
-// the first one of their sequence. Without Config.ReloadForgets it does nothing.
+// ForgetAdapter drops everything recorded under an adapter, with any salt, before mark, and appends the
+// changes to out. It is called when the engine unloaded the adapter, because the engine finds none of those
+// blocks after it loads the adapter again. A block is as old as the first block of its sequence. Without
+// Config.ReloadForgets it does nothing.
 func (t *Table) ForgetAdapter(lora string, mark uint64, out []kv.Event) []kv.Event {
 	if !t.cfg.ReloadForgets || lora == "" {
 		return out
@@ -37,7 +39,8 @@ func (t *Table) forgetAdapter(lora string, mark uint64) {
 	t.removeAll(old)
 }
 
-// forgetSent forgets the requests to an adapter that were sent before a mark: they tell no names of blocks any more.
+// dropAdapterRequests drops the requests to an adapter which were sent before mark: they resolve no engine
+// hashes any more.
 func (t *Table) forgetSent(lora string, mark uint64) {
 	q := &t.requests
 	for i := len(q.list) - 1; i >= 0; i-- {
@@ -48,8 +51,9 @@ func (t *Table) forgetSent(lora string, mark uint64) {
 	q.changes++
 }
 
-// roots are the first blocks of the sequences under adapters, of a table with ReloadForgets. The engine names blocks by
-// the load of their adapter: one that it stores by another name shows that the adapter was loaded again.
+// adapterRoots holds the first blocks of the sequences under adapters, for a table with ReloadForgets. The
+// engine hashes blocks by the load of their adapter: if it stores the same block under another hash, the
+// adapter was loaded again.
 type roots struct {
 	byName map[kv.EngineHash]root
 	names  map[rootKey]kv.EngineHash
@@ -57,10 +61,10 @@ type roots struct {
 
 type root struct {
 	key rootKey
-	at  uint64 // when it was stored, in arrivals
+	at  uint64 // when it was stored, as an arrival number
 }
 
-// rootKey is what a block at the beginning of a sequence is of.
+// rootKey identifies the content of the first block of a sequence.
 type rootKey struct {
 	salt   kv.Salt
 	digest uint64 // of the tokens
@@ -74,8 +78,8 @@ func rootKeyOf(salt kv.Salt, tokens []kv.Token) rootKey {
 	return key
 }
 
-// noteRoot notes that the engine stores a block, which is not known, at the beginning of a sequence. What is known of an
-// earlier load of the adapter is forgotten.
+// recordRoot records that the engine stores an unknown block at the start of a sequence. It forgets what is
+// known of an earlier load of the adapter.
 func (t *Table) noteRoot(name kv.EngineHash, salt kv.Salt, tokens []kv.Token) {
 	if !t.cfg.ReloadForgets || salt.LoRA == "" {
 		return
@@ -90,7 +94,7 @@ func (t *Table) noteRoot(name kv.EngineHash, salt kv.Salt, tokens []kv.Token) {
 	t.roots.byName[name], t.roots.names[key] = root{key, t.orphans.arrivals}, name
 }
 
-// drop forgets a block that is gone.
+// removeRoot forgets a block which has no copies left.
 func (r *roots) drop(name kv.EngineHash) {
 	if at, known := r.byName[name]; known {
 		delete(r.byName, name)
@@ -98,7 +102,7 @@ func (r *roots) drop(name kv.EngineHash) {
 	}
 }
 
-// check returns what is wrong.
+// check verifies that both maps agree with each other and with the table.
 func (r *roots) check(t *Table) error {
 	for name, at := range r.byName {
 		if t.find(name) == 0 || r.names[at.key] != name {
@@ -111,12 +115,13 @@ func (r *roots) check(t *Table) error {
 	return nil
 }
 
-// under reports whether a salt is of an adapter.
+// isUnderAdapter reports whether a salt is of an adapter.
 func (s *salts) under(id uint16, lora string) bool {
 	return id != opaque && s.uses[id].salt.LoRA == lora
 }
 
-// ofAdapter returns the names of the blocks under an adapter whose sequences began before a mark, parents first.
+// namesUnderAdapter returns the engine hashes of the blocks under an adapter whose sequences started before
+// mark, parents first.
 func (x *blocks) ofAdapter(t *Table, lora string, mark uint64) (old []kv.EngineHash) {
 	young := make(map[kv.SeqHash]bool)
 	for _, id := range x.byDepth() {
@@ -132,7 +137,8 @@ func (x *blocks) ofAdapter(t *Table, lora string, mark uint64) (old []kv.EngineH
 	return old
 }
 
-// ofAdapter returns the names of the pieces under an adapter whose sequences began before a mark, parents first.
+// namesUnderAdapter returns the engine hashes of the pages under an adapter whose sequences started before
+// mark, parents first.
 func (x *pieces) ofAdapter(t *Table, lora string, mark uint64) (old []kv.EngineHash) {
 	var open []uint32
 	for id := uint32(1); id <= x.top; id++ {
@@ -152,7 +158,7 @@ func (x *pieces) ofAdapter(t *Table, lora string, mark uint64) (old []kv.EngineH
 	return old
 }
 
-// forgetAdapter forgets the runs of an adapter that came before a mark.
+// dropAdapterRuns drops the runs of an adapter which arrived before mark.
 func (o *orphans) forgetAdapter(t *Table, lora string, mark uint64) {
 	for r := o.first; r != nil && r.arrival < mark; r = r.newer {
 		if salt, _ := t.saltOf(&r.event); salt.LoRA == lora {
@@ -162,7 +168,8 @@ func (o *orphans) forgetAdapter(t *Table, lora string, mark uint64) {
 	}
 }
 
-// forgetAdapter forgets the guesses of an adapter that were used before a mark only. Stems go with the blocks behind them.
+// dropAdapterGuesses drops the guesses of an adapter which were last used before mark. Resolved prefixes go
+// with the blocks which follow them.
 func (n *inferred) forgetAdapter(t *Table, lora string, mark uint64) {
 	var old []*node
 	for at := n.oldest; at != nil; at = at.newer {

@@ -2,7 +2,7 @@ package enginefeed
 
 import "penstock/core/kv"
 
-// Kind says what happened to an engine's cache.
+// ChangeKind says what happened to an engine's cache.
 type Kind uint8
 
 // The kinds of event. The zero value is none of them.
@@ -25,83 +25,85 @@ func (k Kind) String() string {
 	return "kind?"
 }
 
-// Batch is what an engine published at once. The slices of its events point into memory of
-// the Batch, which is used again by the next Decode into it: whoever keeps one copies it.
+// Batch is one message of an engine's event feed. The slices of its events point into memory of the Batch,
+// which the next Decode into it reuses: copy what must outlive it.
 type Batch struct {
 	Time   float64 // seconds since 1970 by the engine's clock
-	Rank   int     // data-parallel rank, -1 if the batch does not say
+	Rank   int     // data-parallel rank, -1 if the batch does not give one
 	Events []Event
-	// Unknown counts events of types that are not known, Skipped those that were stores and could
-	// not be understood. Both are left out of Events and cost hits at most.
+	// Unknown counts events of unknown types. Skipped counts store events which could not be parsed.
+	// Neither is in Events, and each costs cache hits at most.
 	Unknown, Skipped int
-	// Lost counts removals and clears that could not be understood: what was known of the
-	// engine's cache before this batch may be wrong.
+	// Lost counts removals and clears which could not be parsed: what was known of the engine's cache
+	// before this batch may be wrong.
 	Lost int
 
 	mem memory
 }
 
-// Event is one change of an engine's cache, in the engine's own words.
+// Event is one change of an engine's cache, as the engine reports it.
 type Event struct {
 	Kind Kind
-	// Hashes name the blocks, in order of the sequence where they are stored.
+	// Hashes are the engine hashes of the blocks. For Stored they are in sequence order.
 	Hashes []kv.EngineHash
 	// Parent is the block before Hashes[0], if HasParent.
 	Parent    kv.EngineHash
 	HasParent bool
-	// Tokens are those of all of Hashes, one block after another. An event without tokens
-	// says that known blocks are on a further medium.
+	// Tokens are the tokens of all Hashes, block after block. A Stored event without tokens says that known
+	// blocks were copied to another medium.
 	Tokens    []kv.Token
 	BlockSize int // tokens in a block; 0 where there are no tokens
-	// Pairs says that tokens came as pairs (speculative decoding by bigrams), Odd that some are
-	// no ids of a vocabulary: Tokens are empty then, and the blocks have no name of ours.
+	// Bigrams says that tokens came as pairs (speculative decoding by bigrams). InvalidTokens says that
+	// some are not token ids. In both cases Tokens is empty, and the blocks cannot be hashed.
 	Pairs, Odd bool
-	// LoRA names the adapter, "" is none; LoRAID is the engine's own number for it, if HasLoRAID.
+	// LoRA is the adapter's name, "" for none. LoRAID is the engine's number for it, if HasLoRAID.
 	LoRA      string
 	LoRAID    int64
 	HasLoRAID bool
-	// Salt is the cache salt where the event has a field for it (SGLang).
+	// Salt is the cache salt, if the event has a field for it (SGLang).
 	Salt string
-	// Tier is where the blocks are; Medium is the engine's word for it, "" is its own memory.
+	// Tier is where the blocks are. Medium is the engine's word for it; "" is the engine's own memory.
 	Tier   kv.Tier
 	Medium string
-	// Everywhere says of removed blocks that they are on no tier any more, whatever Tier is.
+	// AllTiers says that removed blocks are on no tier any more, whatever Tier is.
 	Everywhere bool
-	// Group is the engine's group of layers, -1 if the event does not say, and Spec the kind of attention of that
-	// group, "" if unknown. Groups of models that mix kinds of attention are told apart by them.
+	// Group is the engine's group of layers, -1 if the event does not give one. Spec is the attention kind
+	// of that group, "" if unknown. They tell groups apart in models which mix attention kinds.
 	Group int
 	Spec  string
-	// Reused says that the blocks were there before: the engine repeats itself, there is no further copy.
+	// Reused says that the blocks were there before: the engine repeats itself, and there is no additional
+	// copy.
 	Reused bool
-	// Extra has, for each of Hashes, what beside its tokens the block depends on; nil if the event does not say.
+	// Extra holds, for each of Hashes, what the block depends on in addition to its tokens. It is nil if
+	// the event does not say.
 	Extra []Extra
 }
 
-// Extra is what one block depends on beside its tokens: keys in the engine's order.
+// Extra holds the keys which one block depends on in addition to its tokens, in the engine's order.
 type Extra struct{ Keys []Key }
 
-// KeyKind says what a Key looks like.
+// KeyKind is the form of an ExtraKey.
 type KeyKind uint8
 
 // The kinds of key.
 const (
-	KeyText   KeyKind = iota + 1 // text: the name of an adapter, a media object's identifier, a cache salt
-	KeyMedia                     // a media object's identifier, and where it begins
+	KeyText   KeyKind = iota + 1 // text: an adapter's name, a media object's identifier, or a cache salt
+	KeyMedia                     // a media object's identifier and its start offset
 	KeyLoRA                      // an adapter's name
 	KeySalt                      // a cache salt
 	KeyOpaque                    // anything else, such as the digest of a prompt of embeddings
 )
 
-// Key is one thing that a block depends on.
+// ExtraKey is one thing which a block depends on.
 type Key struct {
 	Kind KeyKind
-	Text []byte // of all but KeyOpaque
-	// Offset is where the media object begins, in tokens from the beginning of the
-	// block: negative if it began in an earlier one. KeyMedia only.
+	Text []byte // for all kinds except KeyOpaque
+	// Offset is where the media object starts, in tokens from the start of the block. It is negative if the
+	// object starts in an earlier block. KeyMedia only.
 	Offset int64
 }
 
-// memory is what the slices of a batch's events point into.
+// batchMemory backs the slices of a batch's events.
 type memory struct {
 	hashes []kv.EngineHash
 	tokens []kv.Token

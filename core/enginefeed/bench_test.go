@@ -7,7 +7,7 @@ import (
 	"penstock/core/prefix"
 )
 
-// BenchmarkDecode reports what it costs to read a store of 32 blocks of 16 tokens, beside a decoder that makes
+// BenchmarkDecode measures decoding a store of 32 blocks of 16 tokens, compared with a decoder which builds
 // values of everything.
 func BenchmarkDecode(b *testing.B) {
 	shapes := []struct {
@@ -38,9 +38,9 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkFeed reports what a store costs on its way from the bytes of an engine to the index of a router, in
-// blocks: decoded alone, with the table, with the index behind it, and beside a generic decoder of maps that hashes
-// nothing. Each store begins a sequence of new blocks; after 512 of them table and index are new.
+// BenchmarkFeed measures a store, in blocks, from the bytes of an engine to the index of a router: decoded
+// only, with the table, with the index after it, and compared with a generic decoder of maps which hashes
+// nothing. Each store starts a sequence of new blocks; table and index are replaced after 512 stores.
 func BenchmarkFeed(b *testing.B) {
 	const blocks, size, feeds = 32, 16, 512
 	var payloads [feeds][]byte
@@ -108,7 +108,7 @@ func BenchmarkFeed(b *testing.B) {
 	})
 }
 
-// BenchmarkTableBytes reports what a table takes for each block.
+// BenchmarkTableBytes reports the memory of a table per block.
 func BenchmarkTableBytes(b *testing.B) {
 	for _, c := range []struct {
 		name      string
@@ -141,7 +141,7 @@ func BenchmarkTableBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkDescribe reports what it costs to describe a cache of a million blocks, in sequences of 256.
+// BenchmarkDescribe measures the description of a cache of a million blocks, in sequences of 256.
 func BenchmarkDescribe(b *testing.B) {
 	const n = 1 << 20
 	table := newTable(b, Config{BlockSize: 16})

@@ -9,27 +9,27 @@ import (
 	"penstock/core/kv"
 )
 
-// block is one of ours. It is remembered while there is a copy of it.
+// blockEntry is one Penstock block. The table remembers it while it has a copy.
 type block struct {
-	prev   kv.SeqHash // the prefix before it
+	prev   kv.SeqHash // the prefix before the block
 	hash   kv.BlockHash
-	depth  uint32        // its place in the sequence
-	parent uint32        // the number of the block before it, which may be another one's by now
-	refs   [tiers]uint16 // copies by tier; one that is full stays full
+	depth  uint32        // the block's index in its sequence
+	parent uint32        // the id of the previous block; the id may belong to another block by now
+	refs   [tiers]uint16 // copies by tier; a counter which reaches its maximum stays there
 	salt   uint16
 }
 
-// seq returns the prefix that ends with b.
+// seq returns the prefix which ends with b.
 func (b *block) seq() kv.SeqHash { return kv.Extend(b.prev, b.depth, b.hash) }
 
-// blocks are ours by the engine's names.
+// blockMap holds the Penstock blocks, keyed by engine hash.
 type blocks struct {
 	index
 	all slab[block]
-	on  [tiers]int // that are told of, by tier
+	on  [tiers]int // announced blocks, by tier
 }
 
-// put remembers a block of a name that is not known.
+// insertBlock adds a block under an unknown engine hash.
 func (x *blocks) put(t *Table, name kv.EngineHash, b block) uint32 {
 	id := x.add(name)
 	x.all.reach(0)
@@ -38,7 +38,8 @@ func (x *blocks) put(t *Table, name kv.EngineHash, b block) uint32 {
 	return id
 }
 
-// ref counts a copy of a block, and tells of it if it is the first one on its tier. seq is what it ends.
+// addCopy counts a copy of a block, and announces the block if the copy is the first on its tier. seq is
+// the prefix which the block ends.
 func (x *blocks) ref(t *Table, id uint32, tier kv.Tier, seq kv.SeqHash) {
 	b := x.all.at(id)
 	if b.refs[tier] < 1<<16-1 {
@@ -52,7 +53,7 @@ func (x *blocks) ref(t *Table, id uint32, tier kv.Tier, seq kv.SeqHash) {
 	}
 }
 
-// remove takes a copy of a block from its tier. It reports whether there was one.
+// removeCopy removes one copy of a block from a tier. It reports whether there was one.
 func (x *blocks) remove(t *Table, name kv.EngineHash, tier kv.Tier) bool {
 	id := x.find(name)
 	if id == 0 {
@@ -68,7 +69,8 @@ func (x *blocks) remove(t *Table, name kv.EngineHash, tier kv.Tier) bool {
 	return true
 }
 
-// gone tells that the last copy of a block on a tier is gone, and forgets it if there is none on others.
+// removeLastCopy announces that the last copy of a block on a tier is gone, and drops the block if no other
+// tier has one.
 func (x *blocks) gone(t *Table, id uint32, tier kv.Tier) {
 	b := x.all.at(id)
 	if b.salt != opaque {
@@ -80,7 +82,7 @@ func (x *blocks) gone(t *Table, id uint32, tier kv.Tier) {
 	x.settle(t, id)
 }
 
-// settle forgets a block without copies.
+// dropIfUnused drops a block which has no copies.
 func (x *blocks) settle(t *Table, id uint32) {
 	b := x.all.at(id)
 	if b.refs != [tiers]uint16{} {
@@ -94,7 +96,7 @@ func (x *blocks) settle(t *Table, id uint32) {
 	*b = block{}
 }
 
-// empty takes all copies from a tier and tells nobody.
+// clearTier removes all copies from a tier without announcing it.
 func (x *blocks) empty(t *Table, tier kv.Tier) {
 	for id := uint32(1); id <= x.top; id++ {
 		if b := x.all.at(id); b.refs[tier] > 0 {
@@ -114,8 +116,8 @@ func (x *blocks) bytes() int {
 	return x.index.bytes() + int(unsafe.Sizeof(block{}))*chunk*len(x.all.chunks)
 }
 
-// Describe appends to out a Cleared event and Stored events that say all that is known,
-// parents before children. The slices of the events are the caller's.
+// Describe appends to out a Cleared event and Stored events which describe the whole table, parents before
+// children. The caller owns the slices of the events.
 func (t *Table) Describe(out []kv.Event) []kv.Event {
 	t.begin(out)
 	t.room.expect = t.blocks.n
@@ -136,7 +138,7 @@ func (t *Table) describe() {
 	for tier := range kv.Tier(tiers) {
 		clear(told)
 		for _, id := range order {
-			if tier == kv.TierDevice { // a block may follow an inferred one, and the other way round
+			if tier == kv.TierDevice { // a block may follow an inferred one, and the reverse
 				nodes.tell(t, x.all.at(id).depth)
 			}
 			for ; id != 0 && !told[id]; id = next[id] {
@@ -154,8 +156,7 @@ func (t *Table) describe() {
 	}
 }
 
-// byDepth returns the numbers of all blocks, those at the beginning of sequences first, and of equal depth the
-// smaller number first.
+// idsByDepth returns the ids of all blocks in order of depth. Blocks of equal depth are in order of id.
 func (x *blocks) byDepth() []uint32 {
 	deepest := uint32(0)
 	for id := uint32(1); id <= x.top; id++ {
@@ -171,7 +172,7 @@ func (x *blocks) byDepth() []uint32 {
 		slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(x.all.at(a).depth, x.all.at(b).depth) })
 		return order
 	}
-	// Counted: from[d] is where those of depth d go.
+	// Counting sort: from[d] is where blocks of depth d go.
 	from := make([]uint32, deepest+2)
 	for id := uint32(1); id <= x.top; id++ {
 		if b := x.all.at(id); b.refs != [tiers]uint16{} {
@@ -191,7 +192,7 @@ func (x *blocks) byDepth() []uint32 {
 	return order
 }
 
-// children returns for each block one that follows it, so that runs are told of at once.
+// nextInRun returns, for each block, one block which follows it, so that a run is announced in one event.
 func (x *blocks) children(order []uint32) []uint32 {
 	next := make([]uint32, x.top+1)
 	for _, id := range order {
@@ -199,7 +200,7 @@ func (x *blocks) children(order []uint32) []uint32 {
 		if b.depth == 0 || b.parent == 0 {
 			continue
 		}
-		// The number may have gone to another block: only the block before has this prefix.
+		// The id may belong to another block by now: only the real parent has this prefix.
 		if p := x.all.at(b.parent); p.refs != [tiers]uint16{} && p.depth+1 == b.depth && p.seq() == b.prev {
 			next[b.parent] = id
 		}
@@ -207,22 +208,22 @@ func (x *blocks) children(order []uint32) []uint32 {
 	return next
 }
 
-// rooms is where the slices of the events of one call are, and the event that may still grow.
+// eventBuffer holds the slices of the events of one call, and the event which may still grow.
 type rooms struct {
 	hashes []kv.BlockHash
 	seqs   []kv.SeqHash
-	open   kv.EventKind // the kind of the last event, if it may grow; its slice is set when it is closed
-	from   int          // where its slice begins
-	seq    kv.SeqHash   // what the last block of a stored one ends
-	expect int          // about how many blocks the call tells of
-	base   int          // how many events were there before the call
-	clears int          // of one tier beside others, in the call
+	open   kv.EventKind // the kind of the last event if it may grow; closeEvent sets its slice
+	from   int          // where its slice starts
+	seq    kv.SeqHash   // the prefix which the last block of an open Stored event ends
+	expect int          // the approximate number of blocks which the call announces
+	base   int          // the number of events in out before the call
+	clears int          // clears of a single tier in this call
 }
 
-// maxRun is how many blocks one event tells of.
+// maxEventBlocks is the largest number of blocks in one event.
 const maxRun = 4096
 
-// close gives the last event its slice.
+// closeEvent sets the slice of the last event.
 func (t *Table) close() {
 	r := &t.room
 	switch r.open {
@@ -234,8 +235,8 @@ func (t *Table) close() {
 	r.open = 0
 }
 
-// tellCleared tells that nothing of what was told of holds any more, in place of what this call has told: else
-// a batch of many clears could tell of all blocks as many times.
+// emitCleared announces that nothing announced so far holds. It replaces the earlier events of this call:
+// otherwise a batch of many clears could announce every block as many times.
 func (t *Table) tellCleared() {
 	r := &t.room
 	r.open, r.hashes, r.seqs = 0, r.hashes[:0], r.seqs[:0]
@@ -243,7 +244,8 @@ func (t *Table) tellCleared() {
 	t.out = append(t.out[:r.base], kv.Event{Kind: kv.Cleared})
 }
 
-// tellStored tells that a block, which ends seq, is on a tier, with those before it if it follows them.
+// emitStored announces that a block, which ends seq, is on a tier. It extends the open event if the block
+// follows that event's last block.
 func (t *Table) tellStored(tier kv.Tier, b *block, seq kv.SeqHash) {
 	r := &t.room
 	grows := false
@@ -263,7 +265,7 @@ func (t *Table) tellStored(tier kv.Tier, b *block, seq kv.SeqHash) {
 	r.seq = seq
 }
 
-// tellRemoved tells that a block left a tier.
+// emitRemoved announces that a block was evicted from a tier.
 func (t *Table) tellRemoved(tier kv.Tier, seq kv.SeqHash) {
 	r := &t.room
 	if r.open != kv.Removed || t.out[len(t.out)-1].Tier != tier || len(r.seqs)-r.from >= maxRun {

@@ -13,11 +13,11 @@ import (
 	"penstock/core/kv"
 )
 
-// The directories of testdata/captured hold what real engines published while they were asked
-// what the files say (test/interop/engines/capture.py). What the engines themselves reported as
-// cached is the oracle: it must follow from the events that came before.
+// The directories of testdata/captured hold what real engines published while they served the requests in
+// the files (test/interop/engines/capture.py). The engines' own reports of cached tokens are the oracle:
+// they must follow from the earlier events.
 
-// capture is one scenario: what was asked, in order, and the messages that came.
+// capture is one scenario: the requests, in order, and the messages.
 type capture struct {
 	Engine    string
 	Version   string
@@ -34,7 +34,8 @@ type request struct {
 	Salt      string
 	Prompt    []kv.Token
 	Generated []kv.Token
-	// CachedTokens is what the engine said that it reused. Old versions say nothing where it was nothing.
+	// CachedTokens is the number of tokens which the engine reported as reused. Old versions omit it if it
+	// is zero.
 	CachedTokens *int `json:"cached_tokens"`
 }
 
@@ -54,7 +55,7 @@ func load(t *testing.T, dir, scenario string) capture {
 	return c
 }
 
-// chain names the full blocks of tokens, as requests are named.
+// chain hashes the full blocks of tokens as requests are hashed.
 func (r request) chain(t *testing.T, blockSize int, tokens []kv.Token) []kv.SeqHash {
 	t.Helper()
 	salt := kv.Salt{Namespace: r.Salt}
@@ -68,12 +69,13 @@ func (r request) chain(t *testing.T, blockSize int, tokens []kv.Token) []kv.SeqH
 	return h.Chain(nil, tokens, nil)
 }
 
-// computed returns the tokens whose keys and values the engine has after r: all but the last that it drew.
+// computed returns the tokens whose keys and values the engine has after r: all except the last sampled
+// one.
 func (r request) computed() []kv.Token {
 	return append(slices.Clone(r.Prompt), r.Generated[:len(r.Generated)-1]...)
 }
 
-// listener is a table, and what somebody who hears its events knows.
+// listener is a table, and the state of a consumer of its events.
 type listener struct {
 	t     *testing.T
 	table *enginefeed.Table
@@ -82,7 +84,7 @@ type listener struct {
 	dec   enginefeed.Decoder
 	batch enginefeed.Batch
 
-	strange int // removals of blocks that were not known
+	strange int // removals of unknown blocks
 }
 
 func newListener(t *testing.T, blockSize int) *listener {
@@ -131,8 +133,8 @@ func (l *listener) apply(payload []byte) {
 	l.hear(l.table.Apply(&l.batch, nil))
 }
 
-// predicted returns how many tokens of r's prompt the engine will reuse: its full blocks that are
-// known, from the first on, without the one that holds the last token.
+// predicted returns how many tokens of r's prompt the engine will reuse: its leading known full blocks,
+// without the block of the last token.
 func (l *listener) predicted(r request) int {
 	n := 0
 	for _, seq := range r.chain(l.t, l.size, r.Prompt[:len(r.Prompt)-1]) {
@@ -148,19 +150,19 @@ func (l *listener) holds(r request, tokens []kv.Token) bool {
 	return !slices.ContainsFunc(r.chain(l.t, l.size, tokens), func(s kv.SeqHash) bool { return !l.known[s] })
 }
 
-// play applies a scenario's messages; before them, what the engine reported for each request must
-// be what was predicted.
+// play applies a scenario's messages. Before them, the engine's report for each request must equal the
+// prediction.
 func (l *listener) play(c capture) {
 	l.t.Helper()
 	for i, r := range c.Asked {
 		if c.Scenario == "twice" {
-			break // of two at once nothing is reported for each
+			break // nothing is reported for two at once
 		}
 		reported := 0
 		if r.CachedTokens != nil {
 			reported = *r.CachedTokens
 		}
-		// A restarted engine has nothing, and says so only with its first message.
+		// A restarted engine has nothing cached, and announces it only with its first message.
 		if got := l.predicted(r); got != reported && c.Scenario != "restart" && c.Scenario != "reset" {
 			l.t.Errorf("%s: request %d: predicted %d cached tokens, the engine reported %d", c.Scenario, i, got, reported)
 		}
@@ -175,7 +177,7 @@ func (l *listener) play(c capture) {
 	}
 }
 
-// engines runs f for each engine of which something was recorded.
+// engines runs f for each recorded engine.
 func engines(t *testing.T, f func(t *testing.T, dir string)) {
 	dirs, err := filepath.Glob("testdata/captured/*")
 	if err != nil || len(dirs) == 0 {
@@ -186,11 +188,11 @@ func engines(t *testing.T, f func(t *testing.T, dir string)) {
 	}
 }
 
-// saltless is the recorded engine that says nothing of cache salts: its salted blocks look as
-// if they had none, and have no name here.
+// saltless is the recorded engine which does not report cache salts: its salted blocks look unsalted, and
+// are not hashed here.
 const saltless = "vllm-0.16.0"
 
-// recordedFrom is the number from which batches were asked for in the recorded replays.
+// recordedFrom is the first batch requested in the recorded replays.
 const recordedFrom = 4
 
 // blocksOfEngine is how many blocks the recorded engines had; one is never used.
@@ -283,7 +285,7 @@ func TestCapturedKeysAndHashes(t *testing.T) {
 	})
 }
 
-// follower has a Machine's effects done to a listener.
+// follower applies a Machine's effects to a listener.
 type follower struct {
 	*listener
 	machine *enginefeed.Machine
@@ -335,7 +337,7 @@ func TestCapturedRepairAndRestart(t *testing.T) {
 			for _, m := range c.Frames {
 				straight.apply(m[len(m)-1])
 			}
-			if name != "eviction" { // whose messages are lost on the way
+			if name != "eviction" { // its messages are lost
 				f.live(c.Frames)
 			}
 		}
@@ -362,7 +364,7 @@ func TestCapturedRepairAndRestart(t *testing.T) {
 		f.asked = nil
 		f.live(restart.Frames)
 		for _, e := range f.asked {
-			// Its buffer has the batches of this life alone, in the framing of this version.
+			// Its buffer has only the batches of this epoch, in the framing of this version.
 			for _, m := range restart.Frames {
 				answer := append([][]byte{}, m[1:]...)
 				if len(end) == 4 {

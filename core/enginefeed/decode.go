@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Bounds of one batch. No engine comes near them.
+// The bounds of one batch. Real engines stay far below them.
 const (
 	MaxPayload = 64 << 20 // bytes
 	maxEvents  = 1 << 16
@@ -16,22 +16,23 @@ const (
 	maxKeys    = 1 << 18
 )
 
-// What Decode returns, wrapped in nothing: they are said often when something is wrong.
+// The errors of Decode. They are not wrapped, because a broken feed returns them often.
 var (
 	errTooLarge  = errors.New("decode events: the batch is larger than any engine's")
 	errMalformed = errors.New("decode events: the batch is cut off, or is no msgpack of the form [time, events, rank]")
 )
 
-// Decoder reads batches of events. It keeps memory from one to the next, and nothing of
-// what it read but the names of adapters, salts and media. The zero value is ready. It has one user at a time.
+// Decoder reads batches of events. It keeps its memory from batch to batch. Of a batch's contents it keeps
+// only interned names of adapters, salts and media. The zero value is ready. It must have one user at a
+// time.
 type Decoder struct {
 	names names
-	now   decoding // the batch that is being read
+	now   decoding // the batch being read
 }
 
-// Decode reads payload, a batch in msgpack, into b. Batches and events may be arrays or maps, with fields that are not known
-// among those that are. It allocates only where b's memory has not been large enough yet, and in proportion to
-// payload, whatever lengths that claims.
+// Decode reads payload, a batch in msgpack, into b. Batches and events may be arrays or maps, and may have
+// unknown fields among the known ones. It allocates only where b's memory is too small, and in proportion
+// to payload, whatever lengths the payload claims.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.reset()
 	if len(payload) > MaxPayload {
@@ -51,7 +52,7 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	return errMalformed
 }
 
-// reset empties b. Memory that an unusually large batch took is given back.
+// reset empties b. It releases the memory of an unusually large batch.
 func (b *Batch) reset() {
 	m := &b.mem
 	*b = Batch{Rank: -1, Events: b.Events[:0], mem: memory{m.hashes[:0], m.tokens[:0], m.extra[:0], m.keys[:0], m.text[:0]}}
@@ -63,28 +64,28 @@ func (b *Batch) reset() {
 	}
 }
 
-// marks are the lengths of a batch's memory.
+// memoryLengths holds the lengths of a batch's memory.
 type marks struct{ hashes, tokens, extra, keys, text int }
 
 func (m *memory) marks() marks {
 	return marks{len(m.hashes), len(m.tokens), len(m.extra), len(m.keys), len(m.text)}
 }
 
-// back gives back what was taken since.
+// truncateTo releases what was appended since the lengths were taken.
 func (m *memory) back(to marks) {
 	m.hashes, m.tokens, m.extra, m.keys, m.text = m.hashes[:to.hashes], m.tokens[:to.tokens], m.extra[:to.extra], m.keys[:to.keys], m.text[:to.text]
 }
 
-// decoding is one batch on its way in.
+// batchReader reads one batch.
 type decoding struct {
 	reader
 	names    *names
 	b        *Batch
 	tooLarge bool
-	hasNames bool // the event that is being read has block_hashes, be they none
+	hasNames bool // the event being read has block_hashes, even if empty
 }
 
-// batch reads [time, events, rank, ...] or the map of them.
+// readBatch reads [time, events, rank, ...] or the map of those fields.
 func (c *decoding) batch() bool {
 	if c.isMap() {
 		n, ok := c.fields()
@@ -161,7 +162,7 @@ func (c *decoding) events() bool {
 	return true
 }
 
-// event reads one event. One that is msgpack and cannot be understood is counted and passed over.
+// readEvent reads one event. It counts and skips an event which is valid msgpack and cannot be parsed.
 func (c *decoding) event() bool {
 	if c.null() {
 		return true
@@ -188,7 +189,7 @@ func (c *decoding) event() bool {
 		c.b.Unknown++
 		return true
 	}
-	// Whatever it is: it ends where msgpack says so.
+	// The event cannot be parsed: msgpack still says where it ends.
 	c.at = start
 	tag, tagged := c.tag()
 	c.at = start
@@ -206,7 +207,7 @@ func (c *decoding) event() bool {
 	return true
 }
 
-// tag finds the type of the event that begins here.
+// findEventType finds the type of the event which starts here.
 func (c *decoding) tag() (tag []byte, ok bool) {
 	if c.isArray() {
 		if n, ok := c.array(); !ok || n == 0 {
@@ -243,7 +244,7 @@ func kindOf(tag []byte) Kind {
 	return 0
 }
 
-// field is a field of an event.
+// eventField is a field of an event.
 type field uint8
 
 const (
@@ -263,13 +264,13 @@ const (
 	fieldMedia
 )
 
-// The fields of events that are arrays, behind the type.
+// The fields, after the type, of events in array form.
 var (
 	storedFields  = [...]field{fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, fieldMedium, fieldLoRA, fieldExtra, fieldGroup, fieldSpec}
 	removedFields = [...]field{fieldHashes, fieldMedium, fieldGroup}
 )
 
-// positional reads an event that is an array. Some engines put a map of what is new at its end.
+// readArrayEvent reads an event in array form. Some engines append a map of newer fields.
 func (c *decoding) positional(e *Event) bool {
 	n, ok := c.array()
 	if !ok || n == 0 {
@@ -307,7 +308,7 @@ func (c *decoding) positional(e *Event) bool {
 	return true
 }
 
-// pairs reads an event that is a map, or a map at the end of one.
+// readMapEvent reads an event in map form, or the map at the end of an array.
 func (c *decoding) pairs(e *Event) bool {
 	n, ok := c.fields()
 	for ; ok && n > 0; n-- {
@@ -358,7 +359,7 @@ func fieldOf(key []byte) field {
 	return ignored
 }
 
-// value reads the value of a field; nil is as if it were not there.
+// readField reads the value of a field. A nil counts as absent.
 func (c *decoding) value(f field, e *Event) (ok bool) {
 	if f == ignored {
 		return c.skip()
@@ -371,7 +372,7 @@ func (c *decoding) value(f field, e *Event) (ok bool) {
 		return c.blockHashes(e)
 	case fieldParent:
 		e.Parent, ok = c.hash()
-		e.HasParent = e.Parent != 0 // simulators write 0 where there is none
+		e.HasParent = e.Parent != 0 // simulators write 0 for no parent
 	case fieldTokens:
 		return c.tokenIDs(e)
 	case fieldBlockSize:
@@ -399,7 +400,7 @@ func (c *decoding) value(f field, e *Event) (ok bool) {
 	return ok
 }
 
-// small reads an integer of a range.
+// readBoundedInt reads an integer between least and most.
 func (c *decoding) small(least, most int64) (int, bool) {
 	v, high, ok := c.integer()
 	return int(v), ok && !high && v >= least && v <= most
@@ -427,7 +428,7 @@ func (c *decoding) blockHashes(e *Event) bool {
 	return c.hashes(e.Hashes)
 }
 
-// tokenIDs reads the tokens. If they are pairs, or no ids of a vocabulary, the event has none.
+// readTokenIDs reads the tokens. If they are pairs, or are not token ids, the event has no tokens.
 func (c *decoding) tokenIDs(e *Event) bool {
 	start := c.at
 	n, ok := c.array()
@@ -454,7 +455,7 @@ func (c *decoding) tokenIDs(e *Event) bool {
 }
 
 func (c *decoding) loraID(e *Event) bool {
-	if c.isText() { // some have the name here
+	if c.isText() { // some engines put the name here
 		name, ok := c.name()
 		if e.LoRA == "" {
 			e.LoRA = name
@@ -479,10 +480,10 @@ func (c *decoding) medium(e *Event) bool {
 	return true
 }
 
-// names are strings that come again and again, so that they are made once.
+// stringInterner caches strings which repeat, so that each is allocated once.
 type names struct{ known map[string]string }
 
-// Bounds of names: more, or longer ones, are made each time.
+// The bounds of stringInterner. Strings above them are allocated each time.
 const (
 	maxNames = 1024
 	maxName  = 256
@@ -503,14 +504,14 @@ func (n *names) of(b []byte) string {
 	return s
 }
 
-// The media that engines are known to name.
+// The media names in common use.
 const (
 	mediumGPU  = "GPU"
 	mediumCPU  = "CPU"
 	mediumDisk = "DISK"
 )
 
-// mediumName returns the usual names without making a string.
+// commonMediumName returns a common medium name without allocating a string.
 func mediumName(b []byte) string {
 	switch string(b) {
 	case mediumGPU:
@@ -523,7 +524,8 @@ func mediumName(b []byte) string {
 	return ""
 }
 
-// TierOf returns where a medium is. One that is not known is taken for the slowest a worker has of its own.
+// TierOfMedium returns the tier of a medium. An unknown medium counts as the slowest tier which a worker
+// has.
 func TierOf(medium string) kv.Tier {
 	switch medium {
 	case "", mediumGPU:
@@ -534,7 +536,7 @@ func TierOf(medium string) kv.Tier {
 	return kv.TierDisk
 }
 
-// knownMedium reports whether a medium is one that engines are known to name.
+// isKnownMedium reports whether known engines use this medium name.
 func knownMedium(medium string) bool {
 	switch medium {
 	case mediumDisk, "FS", "OBJ", "STORAGE", "SHARED_STORAGE", "EXTERNAL":

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// dialect draws batches of every shape that engines have, and of some that none has.
+// dialect generates batches of every shape which engines use, and of some which none uses.
 type dialect struct {
 	*rand.Rand
 	e encoder
@@ -278,7 +278,7 @@ func (d *dialect) extra() {
 	}
 }
 
-// typedKey writes a key as a map that says what it is.
+// typedKey writes a key as a map with its type.
 func (d *dialect) typedKey() {
 	n := d.IntN(5)
 	d.e.fields(n)
@@ -374,7 +374,7 @@ func (d *dialect) anything(depth int) {
 	}
 }
 
-// TestDecodeAgreesWithNaive: batches of any shape are read as their values say.
+// TestDecodeAgreesWithNaive: batches of any shape decode to the values which were encoded.
 func TestDecodeAgreesWithNaive(t *testing.T) {
 	var dec Decoder
 	var b Batch
@@ -383,7 +383,7 @@ func TestDecodeAgreesWithNaive(t *testing.T) {
 	for seed := range uint64(20000) {
 		d := dialect{Rand: rand.New(rand.NewPCG(seed, 3))}
 		payload := d.batch()
-		if d.maybe(8) { // something goes wrong on the way
+		if d.maybe(8) { // the payload is damaged
 			if d.maybe(2) {
 				payload = payload[:d.IntN(len(payload)+1)]
 			} else {
@@ -413,7 +413,7 @@ func TestDecodeAgreesWithNaive(t *testing.T) {
 	}
 }
 
-// TestDecodeAllocatesNothing: once its memory is large enough.
+// TestDecodeAllocatesNothing: a warm decoder does not allocate.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	var dec Decoder
 	var b Batch
@@ -427,7 +427,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDecodeHostile: what claims lengths that it does not have costs nothing, and nothing is too deep.
+// TestDecodeHostile: false lengths cost nothing, and no nesting is too deep.
 func TestDecodeHostile(t *testing.T) {
 	deep := append([]byte{0x92}, make([]byte, 1<<20)...)
 	for i := range deep[1:] {
@@ -455,7 +455,7 @@ func TestDecodeHostile(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no bytes do harm, and what is read is what the bytes say.
+// FuzzDecode: no input panics, and valid input decodes to its values.
 func FuzzDecode(f *testing.F) {
 	for seed := range uint64(40) {
 		d := dialect{Rand: rand.New(rand.NewPCG(seed, 5))}

@@ -6,8 +6,7 @@ import (
 	"math/rand/v2"
 )
 
-// encoder writes msgpack. With draw it takes any width that holds a value, not only the
-// shortest.
+// encoder writes msgpack. With draw it uses any width which can hold a value, not only the shortest.
 type encoder struct {
 	b    []byte
 	draw *rand.Rand
@@ -55,7 +54,7 @@ func (e *encoder) uint(v uint64) {
 	e.big(v, 1<<(w-1))
 }
 
-// int writes a number of either sign, a positive one sometimes as if it had one.
+// int writes a number of either sign, a positive one sometimes in a signed format.
 func (e *encoder) int(v int64) {
 	if v >= 0 && (e.draw == nil || e.draw.IntN(4) > 0) {
 		e.uint(uint64(v))
@@ -135,7 +134,7 @@ func (e *encoder) container(n int, fix, wide byte) {
 	e.big(uint64(n), 2*w)
 }
 
-// storeOf writes a batch with one store of so many blocks, as vLLM does: the shape of most traffic.
+// storeOf writes a batch with one store as vLLM does: the shape of most traffic.
 func storeOf(seed uint64, parent uint64, blocks, size int, asMap bool) []byte {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var e encoder

@@ -9,41 +9,42 @@ import (
 	"penstock/core/kv"
 )
 
-// engine is a naive simulation of an engine's prefix cache: it hands out blocks of sequences, evicts, loads
-// and clears, and says so in the events of one dialect. It knows the truth: which prefixes are where.
+// engine is a naive simulation of an engine's prefix cache: it stores blocks of sequences, evicts, loads
+// and clears, and reports it in the events of one dialect. It knows the truth: which prefixes are on which
+// tier.
 type engine struct {
 	*rand.Rand
 	block   int // tokens in the engine's blocks
 	ours    int
 	salts   []kv.Salt
 	bare    bool // media objects without offsets
-	salted  int  // how a salt is told: 0 in extra_keys, 1 in a field
+	salted  int  // how a salt is reported: 0 in extra_keys, 1 in a field
 	negate  bool // hashes are negative
 	cached  []cachedBlock
 	hashes  map[string]kv.EngineHash
 	waiting []Event
 	clears  Scope
-	// unchained says that a block's hash is that of its own tokens.
+	// unchained says that a block's hash depends only on its own tokens.
 	unchained bool
 }
 
 // cachedBlock is one copy of one block.
 type cachedBlock struct {
 	tier   kv.Tier
-	prefix string // all that it depends on
+	prefix string // everything which it depends on
 	hash   kv.EngineHash
-	seq    []kv.SeqHash // of our blocks up to and with this one, from our hasher over the whole prompt
+	seq    []kv.SeqHash // of our blocks up to and including this one, from our hasher over the whole prompt
 	depth  int
 	parent kv.EngineHash
-	event  Event // that announced it, of one block
+	event  Event // the event which announced it, of one block
 }
 
-// prompt is a request's prompt, with all that its blocks depend on.
+// prompt is a request's prompt, with everything on which its blocks depend.
 type prompt struct {
 	tokens []kv.Token
 	salt   kv.Salt
 	media  []kv.Media
-	ids    []string // of media
+	ids    []string // media ids
 }
 
 func (g *engine) prompt() prompt {
@@ -53,8 +54,8 @@ func (g *engine) prompt() prompt {
 		p.tokens = append(p.tokens, kv.Token(g.IntN(2))) // so that prompts share prefixes
 	}
 	if len(g.salts) > 1 {
-		// The tokens show where an object begins: ours is a hash of the tokens and of what overlaps a block,
-		// the engine's has the places too.
+		// The tokens show where an object starts: our hash covers the tokens and the media which overlap a
+		// block, the engine's covers the offsets too.
 		at := 0
 		for range g.IntN(3) {
 			which := g.IntN(2) + 1
@@ -76,7 +77,7 @@ func (g *engine) prompt() prompt {
 	return p
 }
 
-// keys returns the extra keys of one block, as vLLM lists them.
+// keys returns the extra keys of one block in vLLM's order.
 func (g *engine) keys(p *prompt, i int) Extra {
 	var x Extra
 	if p.salt.LoRA != "" {
@@ -97,7 +98,7 @@ func (g *engine) keys(p *prompt, i int) Extra {
 	return x
 }
 
-// identity returns all that a block depends on.
+// identity returns everything on which a block depends.
 func (g *engine) identity(p *prompt, i int) string {
 	s := fmt.Sprint(p.salt, p.tokens[:(i+1)*g.block])
 	for j := range i + 1 {
@@ -122,7 +123,7 @@ func (g *engine) holds(tier kv.Tier, prefix string) bool {
 	return slices.ContainsFunc(g.cached, func(c cachedBlock) bool { return c.tier == tier && c.prefix == prefix })
 }
 
-// serve caches a prompt: blocks that are there are used, others stored; sometimes as a further copy.
+// serve caches a prompt: it uses cached blocks and stores the others, sometimes as an additional copy.
 func (g *engine) serve() {
 	p := g.prompt()
 	h, err := kv.NewHasher(g.ours, p.salt)
@@ -172,7 +173,7 @@ func (g *engine) evict() {
 	g.waiting = append(g.waiting, Event{Kind: Removed, Hashes: []kv.EngineHash{c.hash}, Tier: c.tier, Medium: levelMedium(int(c.tier)), Group: -1})
 }
 
-// offload copies a block that is on the device to a slower tier, with or without saying its tokens.
+// offload copies a block from the device to a slower tier, with or without its tokens.
 func (g *engine) offload() {
 	if len(g.cached) == 0 {
 		return
@@ -188,7 +189,7 @@ func (g *engine) clear() {
 	g.waiting = append(g.waiting, Event{Kind: Cleared, Group: -1})
 }
 
-// where is a set of prefixes by tier.
+// tierPrefixes is a set of prefixes by tier.
 type where map[kv.Tier]map[kv.SeqHash]bool
 
 func (w where) add(tier kv.Tier, seq kv.SeqHash) {
@@ -212,7 +213,7 @@ func (w where) same(o where) bool {
 	return true
 }
 
-// truth returns which blocks of ours are whole on which tier.
+// truth returns which of our blocks are complete on which tier.
 func (g *engine) truth() where {
 	w := where{}
 	per := g.ours / g.block
@@ -236,7 +237,7 @@ func (g *engine) truth() where {
 	return w
 }
 
-// follower applies our events, and holds them to their contract.
+// follower applies our events, and checks their contract.
 type follower struct {
 	where
 	t *testing.T
@@ -269,7 +270,7 @@ func (f *follower) apply(events []kv.Event) {
 	}
 }
 
-// flush hands out what happened, as a batch in the bytes of some dialect.
+// flush returns the pending changes as a batch in some dialect.
 func (g *engine) flush(form int) []byte {
 	e := encoder{draw: g.Rand}
 	e.array(3)

@@ -2,13 +2,13 @@ package enginefeed
 
 import "slices"
 
-// extra reads extra_keys: for each block nil or a list of keys. What is of another form is
-// opaque: a block that depends on it has no name of ours.
+// readExtraKeys reads extra_keys: for each block, nil or a list of keys. A key of another form is opaque: a
+// block which depends on it cannot be hashed.
 func (c *decoding) extra(e *Event) bool {
 	return c.perBlock(e, (*decoding).extraKey)
 }
 
-// mediaKeys reads mm_keys: for each block nil or a list of media objects.
+// readMediaKeys reads mm_keys: for each block, nil or a list of media objects.
 func (c *decoding) mediaKeys(e *Event) bool {
 	if len(e.Extra) > 0 {
 		return c.skip()
@@ -16,7 +16,7 @@ func (c *decoding) mediaKeys(e *Event) bool {
 	return c.perBlock(e, (*decoding).mediaKey)
 }
 
-// perBlock reads a list that has for each block nil, one key or a list of keys.
+// readPerBlock reads a list which has, for each block, nil, one key or a list of keys.
 func (c *decoding) perBlock(e *Event, key func(*decoding) (Key, bool)) bool {
 	n, ok := c.array()
 	m := &c.b.mem
@@ -58,7 +58,7 @@ func (c *decoding) perBlock(e *Event, key func(*decoding) (Key, bool)) bool {
 	return true
 }
 
-// extraKey reads one of extra_keys: a text, or an identifier with where it begins.
+// readExtraKey reads one of extra_keys: a text, or an identifier with its start offset.
 func (c *decoding) extraKey() (Key, bool) {
 	if c.isText() {
 		b, ok := c.text()
@@ -79,7 +79,7 @@ func (c *decoding) extraKey() (Key, bool) {
 	return Key{Kind: KeyOpaque}, c.skip()
 }
 
-// typedKey reads a key that is a map with its type.
+// readTypedKey reads a key in map form, with its type.
 func (c *decoding) typedKey() (k Key, ok bool) {
 	if !c.isMap() {
 		return k, false
@@ -110,7 +110,7 @@ func (c *decoding) typedKey() (k Key, ok bool) {
 	return k, true
 }
 
-// isValue reports whether a member of a typed key has what it says.
+// isKeyValue reports whether a field of a typed key holds its value.
 func isValue(name []byte) bool {
 	switch string(name) {
 	case "hash", "identifier", "name", "salt":
@@ -119,7 +119,7 @@ func isValue(name []byte) bool {
 	return false
 }
 
-// keyKind returns the kind of a typed key; 0 is opaque.
+// parseKeyKind returns the kind of a typed key; 0 is opaque.
 func keyKind(tag []byte) KeyKind {
 	switch string(tag) {
 	case "MultiModalKey":
@@ -132,7 +132,7 @@ func keyKind(tag []byte) KeyKind {
 	return 0
 }
 
-// mediaKey reads one of mm_keys: a map with a hash and where the object begins.
+// readMediaKey reads one of mm_keys: a map with a hash and the object's start offset.
 func (c *decoding) mediaKey() (Key, bool) {
 	start := c.at
 	k := Key{Kind: KeyMedia}
@@ -147,7 +147,7 @@ func (c *decoding) mediaKey() (Key, bool) {
 			var id []byte
 			id, ok = c.text()
 			k.Text = c.keep(id)
-		case string(name) == "uuid" && c.isText(): // what the object was called in the request; its hash is of the content too
+		case string(name) == "uuid" && c.isText(): // the object's name in the request; its hash depends on the content too
 			var id []byte
 			if id, ok = c.text(); len(id) > 0 {
 				k.Text, named = c.keep(id), true
@@ -165,7 +165,7 @@ func (c *decoding) mediaKey() (Key, bool) {
 	return Key{Kind: KeyOpaque}, c.skip()
 }
 
-// keep copies b into the batch's memory.
+// copyText copies b into the batch's memory.
 func (c *decoding) keep(b []byte) []byte {
 	m := &c.b.mem
 	from := len(m.text)

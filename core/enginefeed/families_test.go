@@ -31,7 +31,7 @@ func (v spelling) Tokens(text string) []kv.Token {
 	return ids
 }
 
-// openGolden opens the family that a golden of package family is about.
+// openGolden opens the family of a golden file of package family.
 func openGolden(t *testing.T, path string) *family.Family {
 	t.Helper()
 	file, err := os.Open(path)
@@ -60,7 +60,7 @@ func openGolden(t *testing.T, path string) *family.Family {
 	return f
 }
 
-// sightOf is a family as a test of blocks needs it: objects are of random sizes that it takes.
+// adaptFamily adapts a family to the tests of blocks: objects have random sizes which the family takes.
 func sightOf(t *testing.T, f *family.Family) (s sight, ok bool) {
 	var kinds []media.Kind
 	for _, k := range []media.Kind{media.Image, media.Video, media.Audio} {
@@ -89,8 +89,8 @@ func sightOf(t *testing.T, f *family.Family) (s sight, ok bool) {
 	return s, len(kinds) > 0
 }
 
-// TestFamiliesAlike: with the tokens of every family, blocks have the names by which requests look for them, whichever
-// engine says that it has cached them.
+// TestFamiliesAlike: with the tokens of every family, blocks get the hashes which requests use, whichever
+// engine reports them.
 func TestFamiliesAlike(t *testing.T) {
 	paths, err := filepath.Glob("../media/family/testdata/*.json.gz")
 	if err != nil || len(paths) < 15 {

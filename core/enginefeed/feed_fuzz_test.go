@@ -8,7 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// feedTable applies b to tables of several kinds, and holds what they tell to its contract.
+// feedTable applies b to tables of several kinds, and checks the contract of their events.
 func feedTable(t *testing.T, b *Batch) {
 	for _, cfg := range []Config{{BlockSize: 2}, {BlockSize: 4, EngineBlock: 1, Clears: ClearsAll}, {BlockSize: 32, EngineBlock: 16, MaxBlocks: 3}, {BlockSize: 2, Capacity: 9}, {BlockSize: 4, EngineBlock: 1, Capacity: 9, Clears: ClearsAll}} {
 		table := newTable(t, cfg)
@@ -31,7 +31,7 @@ func feedTable(t *testing.T, b *Batch) {
 				}
 			}
 		}
-		// Two of an engine's hashes may be one block of ours, so that less is told than described.
+		// Two engine hashes may be one block of ours, so a description may have fewer blocks.
 		again := where{}
 		for _, ev := range table.Describe(nil) {
 			seq := ev.Parent
@@ -54,7 +54,7 @@ func feedTable(t *testing.T, b *Batch) {
 	}
 }
 
-// applyBeside applies b while the engine serves a prompt with tokens of it, if the table is told of those.
+// applyBeside applies b while the engine serves a prompt with tokens of it, if the table follows requests.
 func applyBeside(t *testing.T, table *Table, b *Batch) []kv.Event {
 	var prompt []kv.Token
 	for i := range b.Events {
@@ -76,7 +76,7 @@ func applyBeside(t *testing.T, table *Table, b *Batch) []kv.Event {
 	return out
 }
 
-// FuzzTable: no batch does harm to a table.
+// FuzzTable: no batch breaks a table.
 func FuzzTable(f *testing.F) {
 	for seed := range uint64(20) {
 		d := dialect{Rand: rand.New(rand.NewPCG(seed, 9))}
@@ -91,7 +91,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzMachine: no frames do harm, whatever their order.
+// FuzzMachine: no frames break the machine, in any order.
 func FuzzMachine(f *testing.F) {
 	f.Add([]byte("kv\x00sgl-kv-epoch=1"), []byte("\x00\x00\x00\x00\x00\x00\x00\x05"), []byte("batch"), uint64(3))
 	f.Add([]byte(""), []byte("\xff\xff\xff\xff\xff\xff\xff\xff"), []byte(""), uint64(77))

@@ -53,8 +53,8 @@ type fixtureEvent struct {
 	Everywhere bool
 }
 
-// TestFixtures: the batches of each dialect are read as the script that made them says, and leave in the table the
-// prompts that it says.
+// TestFixtures: the batches of each dialect decode as the script which made them says, and leave its
+// prompts in the table.
 func TestFixtures(t *testing.T) {
 	dirs, err := filepath.Glob("testdata/*/want.json")
 	if err != nil || len(dirs) < 8 {
@@ -171,7 +171,7 @@ func tierNamed(s string) kv.Tier {
 	return kv.TierDevice
 }
 
-// cached returns the prefixes that a router would look for.
+// cached returns the prefixes which a router would look up.
 func (f *fixture) cached(t *testing.T) where {
 	w := where{}
 	for _, c := range f.Cached {

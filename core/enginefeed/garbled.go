@@ -6,24 +6,26 @@ import (
 	"penstock/core/kv"
 )
 
-// hopeless is for how long nothing is asked for again that cannot be read, after that did not help: an
-// engine of which no batch can be read would have to repeat each.
+// unreadableBackoff is how long the machine does not ask again for unreadable batches after asking did not
+// help. Otherwise an engine whose batches can never be read would have to repeat each of them.
 const hopeless = 30 * time.Second
 
-// doubt is about a batch that could not be read.
+// unreadableBatch is the state of the batch which could not be read.
 type doubt struct {
-	open bool   // it was asked for again
-	seq  uint64 // which one it is
-	// upTo is the number up to which there were batches when it was asked for again: they come with it.
+	open bool   // the engine was asked to repeat it
+	seq  uint64 // its number
+	// replayEnd is the number after the last batch which had arrived when the machine asked: those batches
+	// are repeated too.
 	upTo   uint64
 	failed bool // asking did not help, at failedAt
 	at     kv.Mono
 }
 
-// Unreadable says that the payload of an Apply cannot be decoded. Where the engine can be asked, the
-// machine goes back to before that batch, once, and asks: what was published may be sound and only its
-// way here was not. Then again is true, and the effects that stood behind the Apply must not be done, as they come again.
-// If it cannot be asked, or the batch comes as it was, all is forgotten, and what stands behind the Apply is done.
+// ReportUnreadable says that the payload of an Apply cannot be decoded. If the engine can be asked, the
+// machine goes back to before that batch, once, and asks: the published bytes may be sound, and only the
+// transfer was not. Then again is true, and the effects after the Apply must not be performed, because they
+// come again. If the engine cannot be asked, or the batch arrives unchanged, everything is forgotten, and
+// the effects after the Apply are performed.
 func (m *Machine) Unreadable(now kv.Mono, e *Effect, out []Effect) (effects []Effect, again bool) {
 	d := &m.doubt
 	second := d.open && d.seq == e.Seq
@@ -44,10 +46,10 @@ func (m *Machine) Unreadable(now kv.Mono, e *Effect, out []Effect) (effects []Ef
 	return m.ask(now, out), true
 }
 
-// behind reports whether batches that came once are still to come again.
+// awaitsReplay reports whether batches which had arrived once are still to be repeated.
 func (m *Machine) behind() bool { return m.known && m.next < m.doubt.upTo }
 
-// remembers reports whether it is known what was applied under a number.
+// hasRecent reports whether the machine still knows what it applied under a number.
 func (m *Machine) remembers(seq uint64) bool {
 	r := &m.recent[seq%uint64(len(m.recent))]
 	return r.used && r.seq == seq

@@ -11,52 +11,53 @@ import (
 	"penstock/core/splitmix"
 )
 
-// maxStemBlocks bounds the blocks of all stems, each counted as often as it is in one.
+// maxResolvedBlocks bounds the blocks of all resolved prefixes. A block counts once for each of them.
 const maxStemBlocks = 1 << 20
 
-// inferred are blocks of ours that the engine has on the device by its account of requests, not by its events, which
-// name them by hashes that are not known. They are of two kinds:
+// inferredSet holds the Penstock blocks which are on the engine's device according to requests, not to
+// events: the events name them by unknown hashes. There are two kinds:
 //
-//   - blocks before one whose name was found (a stem). An engine evicts no block before those which follow it, so that they
-//     are there as long as the block with the name is;
-//   - guesses: the beginning of a prompt that was reported as cached, and blocks that wait as orphans. The least
-//     recently used leave when the engine has no room for more, as do those which a later report denies.
+//   - blocks before a block whose hash was resolved (a resolved prefix). An engine evicts no block before
+//     the blocks which follow it, so they are there as long as the resolved block is;
+//   - guesses: the start of a prompt which the engine reported as cached, and blocks which wait as
+//     orphans. The least recently used guesses are dropped when the engine has no room for more. So are
+//     guesses which a later report denies.
 //
-// A block that an event stores under a name is none of them any more: its removal will come as an event too.
+// A block which an event stores under a hash is removed from the set: its removal will be an event too.
 type inferred struct {
 	nodes map[kv.SeqHash]*node
-	// behind are those that follow a block.
+	// children holds the inferred blocks which follow a block.
 	behind map[kv.SeqHash][]*node
-	// named counts, of the blocks on the device that events told of, by how many names they did.
+	// named counts, for the blocks on the device which events announced, the engine hashes of each.
 	named map[kv.SeqHash]uint16
 	stems map[kv.EngineHash]*stem
-	held  int // blocks of all stems
-	// recent and oldest are the ends of the list of guesses.
+	held  int // blocks of all resolved prefixes
+	// newest and oldest are the ends of the list of guesses.
 	newest, oldest *node
 	guesses        int
-	aliases        uint64 // counts names that were made up
+	aliases        uint64 // counts the aliases made so far
 }
 
-// node is one inferred block.
+// inferredBlock is one inferred block.
 type node struct {
 	block
 	seq    kv.SeqHash
-	lora   string // the adapter that it is of, "" if of none
-	used   uint64 // when, in arrivals: it was there then
-	stems  int    // that it is part of
+	lora   string // its adapter, "" for none
+	used   uint64 // the last time it was known to be there, as an arrival number
+	stems  int    // the number of resolved prefixes with this block
 	guess  bool
-	newer  *node // of guesses
+	newer  *node // neighbour in the list of guesses
 	before *node
 }
 
-// stem is a block whose name was found, and what is before it.
+// resolvedPrefix is a block whose engine hash was resolved, and the blocks before it.
 type stem struct {
-	path []kv.SeqHash // blocks of ours that end before it
-	// aliases are the engine's blocks between the last of path and the block itself, by made-up names.
+	path []kv.SeqHash // Penstock blocks which end before it
+	// aliases are made-up hashes for the engine blocks between the last of path and the block itself.
 	aliases []kv.EngineHash
 }
 
-// taken notes that an event stored a block of ours, and reports whether it was told of before.
+// recordStored records that an event stored a block, and reports whether the block was announced before.
 func (n *inferred) taken(tier kv.Tier, seq kv.SeqHash) (told bool) {
 	if tier != kv.TierDevice {
 		return false
@@ -75,7 +76,8 @@ func (n *inferred) taken(tier kv.Tier, seq kv.SeqHash) (told bool) {
 	return true
 }
 
-// left notes that an event removed a block of ours, and reports whether it is gone: then the engine has none of what follows it.
+// recordRemoved records that an event removed a block, and reports whether the block is gone. If so, the
+// engine has no block which follows it.
 func (n *inferred) left(t *Table, tier kv.Tier, seq kv.SeqHash) (gone bool) {
 	if tier != kv.TierDevice {
 		return true
@@ -89,10 +91,11 @@ func (n *inferred) left(t *Table, tier kv.Tier, seq kv.SeqHash) (gone bool) {
 	return true
 }
 
-// clear forgets all of it.
+// clear drops everything.
 func (n *inferred) clear() { *n = inferred{aliases: n.aliases} }
 
-// hold has the i-th block of ours of p be part of a further stem, or a guess that was used now; it is told of if it was not.
+// inferBlock adds the i-th block of p to one more resolved prefix, or makes it a guess which was used now.
+// It announces the block if that is new.
 func (n *inferred) hold(t *Table, p *sent, i int, guess bool) {
 	b, seq := p.block(i), p.chain[i]
 	if _, named := n.named[seq]; named {
@@ -119,7 +122,7 @@ func (n *inferred) hold(t *Table, p *sent, i int, guess bool) {
 	}
 }
 
-// forget takes a node out and tells nobody.
+// removeBlock removes a block without announcing it.
 func (n *inferred) forget(at *node) {
 	n.unlink(at)
 	delete(n.nodes, at.seq)
@@ -131,7 +134,7 @@ func (n *inferred) forget(at *node) {
 	n.behind[at.prev] = others
 }
 
-// link makes a node the newest guess.
+// linkGuess makes a block the newest guess.
 func (n *inferred) link(at *node) {
 	at.guess, at.newer, at.before = true, nil, n.newest
 	if n.newest != nil {
@@ -143,7 +146,7 @@ func (n *inferred) link(at *node) {
 	n.guesses++
 }
 
-// unlink makes a node no guess.
+// unlinkGuess removes a block from the guesses.
 func (n *inferred) unlink(at *node) {
 	if !at.guess {
 		return
@@ -162,14 +165,14 @@ func (n *inferred) unlink(at *node) {
 	n.guesses--
 }
 
-// drop forgets a node, and the guesses behind it.
+// dropBlock drops a block, and the guesses which follow it.
 func (n *inferred) drop(t *Table, at *node) {
 	n.forget(at)
 	t.tellRemoved(kv.TierDevice, at.seq)
 	n.dropBehind(t, at.seq)
 }
 
-// dropBehind forgets the guesses behind a block that is gone, those at the end last.
+// dropDescendantGuesses drops the guesses which follow a removed block, in breadth-first order.
 func (n *inferred) dropBehind(t *Table, seq kv.SeqHash) {
 	for gone := []kv.SeqHash{seq}; len(gone) > 0; gone = gone[1:] {
 		for _, at := range slices.Clone(n.behind[gone[0]]) {
@@ -182,7 +185,7 @@ func (n *inferred) dropBehind(t *Table, seq kv.SeqHash) {
 	}
 }
 
-// dropGuesses forgets those of blocks which are guesses.
+// dropGuesses drops the given blocks as far as they are guesses.
 func (n *inferred) dropGuesses(t *Table, seqs []kv.SeqHash) {
 	for _, seq := range seqs {
 		if at := n.nodes[seq]; at != nil && at.guess {
@@ -191,7 +194,7 @@ func (n *inferred) dropGuesses(t *Table, seqs []kv.SeqHash) {
 	}
 }
 
-// guess believes the first blocks of ours of p to be there. The first one is the last to be given up.
+// guessPrefix guesses that the first blocks of p are cached. The first block is the last to be dropped.
 func (n *inferred) guess(t *Table, p *sent, blocks int) {
 	for i := range blocks {
 		n.hold(t, p, i, true)
@@ -207,8 +210,9 @@ func (n *inferred) guess(t *Table, p *sent, blocks int) {
 	}
 }
 
-// deny forgets the blocks of p from one up to another that were inferred before it was sent: the engine did not find them. The
-// stems that have such a block were wrong or are gone, so that all behind them is forgotten too.
+// denyBlocks drops the blocks of p from one index to another which were inferred before p was sent: the
+// engine did not find them. Resolved prefixes with such a block were wrong or are gone, so everything which
+// follows them is dropped too.
 func (n *inferred) deny(t *Table, p *sent, from, to int) {
 	for i := to - 1; i >= from; i-- {
 		at := n.nodes[p.chain[i]]
@@ -224,7 +228,7 @@ func (n *inferred) deny(t *Table, p *sent, from, to int) {
 	}
 }
 
-// refute forgets the stems that have a block, and what was stored behind them.
+// refuteBlock drops the resolved prefixes which contain a block, and what was stored after them.
 func (n *inferred) refute(t *Table, seq kv.SeqHash) {
 	for _, name := range slices.Sorted(maps.Keys(n.stems)) {
 		s := n.stems[name]
@@ -236,7 +240,7 @@ func (n *inferred) refute(t *Table, seq kv.SeqHash) {
 	}
 }
 
-// alias returns a name for a block of the engine whose own is not known.
+// newAlias returns an unused hash for an engine block whose own hash is unknown.
 func (n *inferred) alias(t *Table) kv.EngineHash {
 	for {
 		n.aliases++
@@ -247,7 +251,7 @@ func (n *inferred) alias(t *Table) kv.EngineHash {
 	}
 }
 
-// release forgets what is before a block whose name was found, as that block is gone.
+// releasePrefix drops the resolved prefix of a block which is gone.
 func (n *inferred) release(t *Table, name kv.EngineHash) {
 	s := n.stems[name]
 	if s == nil {
@@ -269,10 +273,10 @@ func (n *inferred) release(t *Table, name kv.EngineHash) {
 	}
 }
 
-// description tells of inferred blocks, those at the beginning of sequences first.
+// inferredEmitter announces inferred blocks in order of depth.
 type description struct {
 	nodes []*node
-	next  map[kv.SeqHash]*node // one that follows a block, so that runs are told of at once
+	next  map[kv.SeqHash]*node // one block which follows a block, so that a run is announced in one event
 	told  map[kv.SeqHash]bool
 }
 
@@ -289,7 +293,7 @@ func (n *inferred) description() description {
 	return d
 }
 
-// tell tells of those that are not told of, up to a place in their sequences.
+// emitUpTo announces the blocks up to a depth which are not announced yet.
 func (d *description) tell(t *Table, depth uint32) {
 	for ; len(d.nodes) > 0 && d.nodes[0].depth <= depth; d.nodes = d.nodes[1:] {
 		for at := d.nodes[0]; at != nil && !d.told[at.seq]; at = d.next[at.seq] {
@@ -299,7 +303,7 @@ func (d *description) tell(t *Table, depth uint32) {
 	}
 }
 
-// check returns what is wrong.
+// check verifies the counters and the list of guesses.
 func (n *inferred) check() error {
 	var errs []error
 	stems := make(map[kv.SeqHash]int)

@@ -11,15 +11,16 @@ import (
 
 // MachineConfig bounds a Machine.
 type MachineConfig struct {
-	// Replay says whether the engine can be asked to repeat batches.
+	// Replay says whether the engine can repeat batches.
 	Replay Replay
-	// HeldFrames and HeldBytes bound the live batches that wait for a repair.
+	// HeldFrames and HeldBytes bound the live batches which wait for a repair.
 	HeldFrames, HeldBytes int
-	// Attempt is how long an attempt at a repair may go without a batch, Total how long a repair may take in all.
+	// AttemptTimeout is how long one attempt at a repair may go without a batch. RepairTimeout bounds the
+	// whole repair.
 	Attempt, Total time.Duration
 }
 
-// EnsureDefaults fills in what is not set: 8,192 batches, 64 MiB, 2 s and 2 min.
+// EnsureDefaults sets unset fields: 8,192 batches, 64 MiB, 2 s and 2 min.
 func (c *MachineConfig) EnsureDefaults() {
 	if c.HeldFrames == 0 {
 		c.HeldFrames = 8192
@@ -35,19 +36,19 @@ func (c *MachineConfig) EnsureDefaults() {
 	}
 }
 
-// Replay says whether an engine can be asked to repeat what it published.
+// ReplaySupport says whether an engine can repeat what it published.
 type Replay uint8
 
-// Whether it can.
+// The values of ReplaySupport.
 const (
 	NoReplay Replay = iota
 	HasReplay
 )
 
-// Times, and attempts at a repair. Where nothing was applied yet nothing is wrong either, and to hold live
+// Times, and attempts at a repair. Before the first batch is applied nothing can be wrong, and holding live
 // batches back for long costs more than the old ones are worth.
 const (
-	// shortest is how long an engine takes at least to begin anew: to load a model.
+	// minRestartTime is the least time an engine takes to restart: it must load a model.
 	shortest     = 5 * time.Second
 	maxAttempts  = 8
 	joinAttempts = 3
@@ -55,21 +56,21 @@ const (
 	longestWait  = 2 * time.Second
 )
 
-// EffectKind says what a Machine wants done.
+// EffectKind is the kind of an action which a Machine requests.
 type EffectKind uint8
 
 // The kinds of effect.
 const (
-	// Apply: decode Payload and apply it to the table; if it cannot be decoded, tell Unreadable.
+	// Apply: decode Payload and apply it to the table. If it cannot be decoded, call ReportUnreadable.
 	Apply EffectKind = iota + 1
-	// Forget: clear the table, for Reason. What is applied after it builds anew.
+	// Forget: clear the table, for Reason. Later Apply effects rebuild it.
 	Forget
-	// Ask: give up what was asked before and ask for all batches from From on, as RequestReplay says it; hand in what
-	// comes, and its failure, with Attempt.
+	// Ask: cancel the previous request and ask for all batches from From on, with the frames of
+	// RequestReplay. Hand in the answers, and a failure, with Attempt.
 	Ask
-	// StopAsking: what was asked for is not needed any more.
+	// StopAsking: the answers to the last Ask are not needed any more.
 	StopAsking
-	// Barrier: the point of the feed at which the snapshot of name ID was taken.
+	// Barrier: the point of the feed at which the snapshot named ID was taken.
 	Barrier
 )
 
@@ -82,12 +83,12 @@ func (k EffectKind) String() string {
 	return names[0]
 }
 
-// Reason says why what was known is forgotten.
+// ForgetReason says why known state is forgotten.
 type Reason uint8
 
 // The reasons.
 const (
-	Restarted  Reason = iota + 1 // the engine began anew
+	Restarted  Reason = iota + 1 // the engine restarted
 	Unrepaired                   // batches are lost for good
 	Garbled                      // a batch cannot be read
 )
@@ -105,10 +106,10 @@ func (r Reason) String() string {
 	return "reason?"
 }
 
-// Effect is one thing to do. Effects are done in order.
+// Effect is one action to perform. Effects are performed in order.
 type Effect struct {
 	Kind EffectKind
-	// Payload is the batch, as long as the frames that came in are valid. Apply only.
+	// Payload is the batch. It is valid as long as the frames handed in. Apply only.
 	Payload []byte
 	Seq     uint64 // the batch's number. Apply and Barrier only
 	From    uint64 // Ask only
@@ -117,67 +118,76 @@ type Effect struct {
 	ID      string // Barrier only
 }
 
-// Machine decides what is applied of a feed: every batch once and in order, and nothing after a hole
-// before what was known is forgotten. Frames come in by Live and Replayed, effects come out.
+// Machine decides which batches of a feed are applied: every batch once and in order, and none after a gap
+// before the known state is forgotten. Frames come in by HandleLive and HandleReplay, effects come out.
 //
-// A batch that is missing is asked for, and live ones are held until it has come; if it does not, the
-// machine gives up, has everything forgotten and goes on with what it holds. It asks from the last batch
-// that it applied, not from the one behind it: by that it knows whether the engine that
-// answers is the one that it knew. An engine that counts from the beginning again is a new one. What a feed
-// that is joined late had before cannot be wrong, only missing.
+// States:
 //
-// A Machine has one user at a time.
+//	unknown     !known: no batch of this epoch was applied
+//	in order    known, no repair: a live batch with number next is applied
+//	repairing   repair.active: live batches are held, and missing ones were asked for
+//	waiting     repair.active && repair.waiting: the next Ask is due at repair.timerAt
+//	            (in all states the subscription may be up or down: health.Connected)
+//
+// The machine asks for a missing batch, and holds live ones until it arrives. If it does not arrive, the
+// machine gives up, makes the caller forget everything, and continues with the batches it holds. It asks
+// from the last batch which it applied, not from the next one: that batch shows whether the engine which
+// answers is the one it knew. An engine which counts from the start again is a new one. State from before a
+// late join cannot be wrong, only missing.
+//
+// A Machine must have one user at a time.
 type Machine struct {
 	cfg    MachineConfig
-	known  bool   // next means something
+	known  bool   // next is valid
 	next   uint64 // the number of the next batch
-	life   string // of the publisher, "" if it does not say
+	life   string // the publisher's epoch, "" if it does not send one
 	recent [64]struct {
 		stamp stamp
 		seq   uint64
 		used  bool
 	}
-	empty  bool   // the last batch that was applied had no events
-	holed  bool   // what was known in this life was forgotten
-	latest uint64 // the largest number of a live batch in this life, if hasLive
-	live   bool   // there was one
-	links  int    // connections that stand
+	empty  bool   // the last applied batch had no events
+	holed  bool   // state of this epoch was forgotten
+	latest uint64 // the largest number of a live batch in this epoch, if live
+	live   bool   // a live batch arrived in this epoch
+	links  int    // open connections
 	goneAt kv.Mono
-	// unsure says that the subscription was broken for so long that the engine may be another one
-	// of which the numbers fit by chance.
+	// unsure says that the subscription was down long enough for another engine to have taken over whose
+	// numbers fit by chance.
 	unsure bool
 	repair repair
 	doubt  doubt
-	held   []held // by number
+	held   []held // in order of number
 	health Health
 }
 
-// held is a live batch that waits.
+// heldBatch is a live batch which waits.
 type held struct {
 	message
 	stamp stamp
 }
 
-// repair is an attempt to get what is missing.
+// repairState is the repair which is in progress.
 type repair struct {
 	active   bool
 	began    kv.Mono
 	tries    int
 	attempt  uint32  // the number of the last Ask
-	waiting  bool    // for the moment of the next Ask
-	at       kv.Mono // that moment, or when the attempt last went on
-	answered bool    // there was a batch in this attempt
-	checking bool    // the first batch should be the one that was applied last
+	waiting  bool    // until the next Ask
+	at       kv.Mono // the time of the next Ask, or of the attempt's last progress
+	answered bool    // this attempt returned a batch
+	checking bool    // the first batch should be the last applied one
 }
 
-// NewMachine returns the machine of a feed of which nothing was seen.
+// NewMachine returns the machine of a feed which has not been seen yet.
 func NewMachine(cfg MachineConfig) *Machine {
 	cfg.EnsureDefaults()
 	return &Machine{cfg: cfg}
 }
 
-// Connected says that a connection of the subscription stands: what is published there from now on arrives. What was
-// published before is asked for. Where publishers dial us, there may be a second one before the first is gone.
+// Connected says that a subscription connection is up: what is published from now on arrives. The machine
+// asks for what was published before. If publishers dial us, a second connection may open before the first
+// one closes.
 func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
 	m.links++
 	if m.known && m.life == "" && !m.health.Connected && now.Sub(m.goneAt) >= shortest {
@@ -190,8 +200,9 @@ func (m *Machine) Connected(now kv.Mono, out []Effect) []Effect {
 	return out
 }
 
-// Disconnected says that a connection of the subscription broke. If it was the last one, what is held may be of another life of the engine by the time that
-// the rest comes, so that it is dropped, and asked for with the rest when the subscription stands again.
+// Disconnected says that a subscription connection closed. After the last one the machine drops the held
+// batches, because the engine may have another epoch when the rest arrives. It asks for them with the rest
+// when the subscription is up again.
 func (m *Machine) Disconnected(now kv.Mono, out []Effect) []Effect {
 	if m.links = max(0, m.links-1); m.links > 0 {
 		return out
@@ -202,7 +213,7 @@ func (m *Machine) Disconnected(now kv.Mono, out []Effect) []Effect {
 	return m.stop(out)
 }
 
-// stop ends a repair that may be under way.
+// stopRepair ends a repair if one is in progress.
 func (m *Machine) stop(out []Effect) []Effect {
 	if !m.repair.active {
 		return out
@@ -211,16 +222,16 @@ func (m *Machine) stop(out []Effect) []Effect {
 	return append(out, Effect{Kind: StopAsking})
 }
 
-// Adrift reports whether what is known is of before the subscription broke, and nothing has
-// come since that would tell whether the engine is still in the same life. With replay it is asked.
+// IsUnconfirmed reports whether the known state is from before the subscription broke, and no batch has
+// shown since then whether the engine is in the same epoch. With replay the machine asks instead.
 func (m *Machine) Adrift() bool { return m.known && !m.live && m.cfg.Replay != HasReplay }
 
-// EngineRestarted says that the engine is known, from elsewhere, to have begun anew.
+// EngineRestarted says that another source knows of an engine restart.
 func (m *Machine) EngineRestarted(now kv.Mono, out []Effect) []Effect {
 	return m.restart(now, "", out)
 }
 
-// Live takes the frames of a live message: topic, number, batch. The machine copies what it keeps.
+// HandleLive handles the frames of a live message: topic, number, batch. The machine copies what it keeps.
 func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	msg, ok := liveMessage(frames)
 	if !ok || msg.end {
@@ -267,17 +278,17 @@ func (m *Machine) Live(now kv.Mono, frames [][]byte, out []Effect) []Effect {
 	return m.apply(&msg, p, out)
 }
 
-// verdict is what a live batch is.
+// liveVerdict classifies a live batch.
 type verdict uint8
 
 const (
 	fresh  verdict = iota // in order, or ahead of it
 	again                 // seen before
-	filler                // behind a sign of life that had its number
-	reborn                // of a new life
+	filler                // after a heartbeat which had its number
+	reborn                // of a new epoch
 )
 
-// judge says what a live batch is, by its number and what was seen under that number.
+// classifyLive classifies a live batch by its number and by what was seen under that number.
 func (m *Machine) judge(msg *message, p stamp) verdict {
 	if !m.known {
 		if !m.live || msg.seq > m.latest {
@@ -306,7 +317,7 @@ func (m *Machine) judge(msg *message, p stamp) verdict {
 	return again
 }
 
-// find returns where in the held batches a number is, or belongs.
+// findHeld returns the index of a number in the held batches, or where it belongs.
 func (m *Machine) find(seq uint64) (int, bool) {
 	return slices.BinarySearchFunc(m.held, seq, func(h held, seq uint64) int {
 		switch {
@@ -319,7 +330,7 @@ func (m *Machine) find(seq uint64) (int, bool) {
 	})
 }
 
-// first takes the first batch of a life, when no repair is under way.
+// applyFirst handles the first batch of an epoch when no repair is in progress.
 func (m *Machine) first(now kv.Mono, msg *message, p stamp, out []Effect) []Effect {
 	if m.cfg.Replay == HasReplay && msg.seq > 0 {
 		out = m.begin(now, out)
@@ -329,13 +340,13 @@ func (m *Machine) first(now kv.Mono, msg *message, p stamp, out []Effect) []Effe
 	return m.apply(msg, p, out)
 }
 
-// start begins a life with a number. Simulators count from 1.
+// startAt starts an epoch at a number. Simulators count from 1.
 func (m *Machine) start(seq uint64) {
 	m.known, m.next = true, seq
 	m.health.Late = seq > 1
 }
 
-// restart begins with a new life of the engine, from its beginning if that can be asked for.
+// restartEpoch starts a new epoch of the engine, from its beginning if that can be asked for.
 func (m *Machine) restart(now kv.Mono, life string, out []Effect) []Effect {
 	out = m.reset(life, out)
 	if m.cfg.Replay == HasReplay {
@@ -344,7 +355,7 @@ func (m *Machine) restart(now kv.Mono, life string, out []Effect) []Effect {
 	return out
 }
 
-// reset has everything forgotten because the engine has a new life.
+// resetEpoch forgets everything because the engine has a new epoch.
 func (m *Machine) reset(life string, out []Effect) []Effect {
 	m.health.Restarts++
 	out = append(out, Effect{Kind: Forget, Reason: Restarted})
@@ -358,7 +369,7 @@ func (m *Machine) reset(life string, out []Effect) []Effect {
 	return out
 }
 
-// apply applies the next batch, and those that are held behind it.
+// applyNext applies the next batch, and the held batches which follow it.
 func (m *Machine) apply(msg *message, p stamp, out []Effect) []Effect {
 	out = m.one(msg, p, out)
 	n := 0
@@ -372,14 +383,14 @@ func (m *Machine) apply(msg *message, p stamp, out []Effect) []Effect {
 	return out
 }
 
-// one applies the batch whose number is next.
+// applyOne applies the batch whose number is next.
 func (m *Machine) one(msg *message, p stamp, out []Effect) []Effect {
 	m.next = msg.seq + 1
 	m.note(msg.seq, p, msg.payload)
 	return m.say(msg, out)
 }
 
-// say has a batch applied.
+// emitApply appends the effects of a batch.
 func (m *Machine) say(msg *message, out []Effect) []Effect {
 	m.health.Applied++
 	if len(msg.payload) > 0 {
@@ -391,14 +402,14 @@ func (m *Machine) say(msg *message, out []Effect) []Effect {
 	return out
 }
 
-// note remembers what was applied under a number.
+// recordApplied records what was applied under a number.
 func (m *Machine) note(seq uint64, p stamp, payload []byte) {
 	r := &m.recent[seq%uint64(len(m.recent))]
 	r.stamp, r.seq, r.used = p, seq, true
 	m.empty = bare(payload)
 }
 
-// lost has everything forgotten because of a hole.
+// forgetUnrepaired forgets everything because of a gap.
 func (m *Machine) lost(now kv.Mono, out []Effect) []Effect {
 	m.health.Unrepaired++
 	m.health.UnrepairedAt = now
@@ -406,7 +417,7 @@ func (m *Machine) lost(now kv.Mono, out []Effect) []Effect {
 	return append(out, Effect{Kind: Forget, Reason: Unrepaired})
 }
 
-// History says whether all that the engine published in this life was applied.
+// History says whether everything which the engine published in this epoch was applied.
 func (m *Machine) History() History {
 	if !m.known || m.health.Late || m.holed {
 		return PartialHistory
@@ -414,7 +425,7 @@ func (m *Machine) History() History {
 	return WholeHistory
 }
 
-// Next returns the number of the next batch; ok is false if none was seen in this life of the engine.
+// Next returns the number of the next batch. ok is false if none was seen in this epoch.
 func (m *Machine) Next() (seq uint64, ok bool) { return m.next, m.known }
 
 // Health returns what the machine has seen.
@@ -427,28 +438,28 @@ func (m *Machine) Health() Health {
 	return h
 }
 
-// Health is what a Machine has seen since it was made.
+// Health is what a Machine has seen since it was created.
 type Health struct {
 	Connected bool
-	Repairing bool   // live batches wait for lost ones
-	Late      bool   // the feed was joined after its beginning: some of what is cached is unknown
-	Seq       uint64 // of the last batch that was applied
+	Repairing bool   // live batches wait for missing ones
+	Late      bool   // the feed was joined after its start: part of the cache is unknown
+	Seq       uint64 // of the last applied batch
 	LastAt    kv.Mono
-	// Applied counts batches, one that could not be read each time that it came. Repeated are those of them
-	// that came by being asked for.
+	// Applied counts batches; an unreadable batch counts each time it arrives. Repeated counts the applied
+	// batches which came from a replay.
 	Applied, Repeated uint64
-	Duplicates        uint64 // batches that came once more, and were dropped
-	Gaps              uint64 // times that numbers of live batches jumped
-	Repaired          uint64 // repairs that ended with nothing missing
-	Unrepaired        uint64 // holes that remained, each of which cost all that was known
+	Duplicates        uint64 // batches which arrived again and were dropped
+	Gaps              uint64 // how often the numbers of live batches jumped
+	Repaired          uint64 // repairs which ended with nothing missing
+	Unrepaired        uint64 // gaps which remained; each cost all known state
 	UnrepairedAt      kv.Mono
 	Restarts          uint64
-	Malformed         uint64 // messages that are none of this protocol
-	Held              int    // live batches that wait
+	Malformed         uint64 // messages which do not follow this protocol
+	Held              int    // live batches which wait
 	HeldBytes         int
 }
 
-// Check returns what is wrong with the machine's state, nil if nothing is: for tests.
+// Check verifies the machine's invariants, for tests.
 func (m *Machine) Check() error {
 	var errs []error
 	if !m.repair.active && len(m.held) > 0 {

@@ -12,8 +12,8 @@ import (
 	"penstock/core/kv"
 )
 
-// wire draws a publisher and what lies between it and the machine: frames are lost, come twice or out of order, the
-// engine restarts, the subscription breaks, answers are slow, cut short, wrong or never come.
+// publisherSim simulates a publisher and the connection to the machine: frames are lost, repeated or reordered, the
+// engine restarts, the subscription breaks, answers are slow, truncated, wrong or missing.
 type wire struct {
 	*rand.Rand
 	t       *testing.T
@@ -27,14 +27,14 @@ type wire struct {
 
 	life    int
 	seq     uint64
-	kept    [][]byte // payloads, the last ones of this life
+	kept    [][]byte // payloads, the last ones of this epoch
 	most    int
 	up      bool
 	delayed [][][]byte
 
 	asked    bool
 	attempt  uint32
-	answers  [][][]byte // that are on their way
+	answers  [][][]byte // in flight
 	answerAt kv.Mono
 
 	// What was applied since the last Forget.
@@ -92,7 +92,8 @@ func (w *wire) live(f [][]byte) {
 	w.do(w.m.Live(w.now, f, nil))
 }
 
-// restart begins a new life, which takes a while. Where something between them hides it, the machine sees the first batch.
+// restart starts a new epoch, which takes a while. If a proxy hides the restart, the machine sees only the
+// first batch.
 func (w *wire) restart() {
 	hidden := w.up && w.IntN(3) == 0
 	if w.up && !hidden {
@@ -116,7 +117,7 @@ func (w *wire) restart() {
 	}
 }
 
-// answer prepares what the engine answers.
+// answer prepares the engine's answer.
 func (w *wire) answer(from uint64) {
 	w.answers, w.answerAt = nil, w.now
 	switch w.IntN(12) {
@@ -163,7 +164,7 @@ func (w *wire) reply(seq uint64, p []byte) [][]byte {
 	return [][]byte{nil, f[0], f[1], p}
 }
 
-// do carries out effects, and holds them to the contract.
+// do performs effects, and checks their contract.
 func (w *wire) do(effects []Effect) {
 	for _, e := range effects {
 		w.log = append(w.log, fmt.Sprintf("%v %d %d %v", e.Kind, e.Seq, e.From, e.Reason))
@@ -211,7 +212,7 @@ func (w *wire) fail(format string, args ...any) {
 	w.t.Fatalf(format+"\n%s", append(args, strings.Join(w.log[max(0, len(w.log)-30):], "\n"))...)
 }
 
-// step lets something happen.
+// step performs a random action.
 func (w *wire) step() {
 	switch k := w.IntN(1000); {
 	case k < 3:
@@ -235,7 +236,7 @@ func (w *wire) step() {
 		w.log = append(w.log, fmt.Sprintf("replayed %q", f))
 		w.do(w.m.Replayed(w.now, w.attempt, f, nil))
 	case k < 905:
-		w.do(w.m.Replayed(w.now, w.attempt-1, w.reply(3, w.payload()), nil)) // to an older question
+		w.do(w.m.Replayed(w.now, w.attempt-1, w.reply(3, w.payload()), nil)) // to an older Ask
 	default:
 		w.now = w.now.Add(time.Duration(w.IntN(300)) * time.Millisecond)
 	}
@@ -253,7 +254,7 @@ func (w *wire) tick() {
 	w.fail("a deadline does not pass")
 }
 
-// settle lets a healthy publisher and its answers go on until all is quiet.
+// settle lets a healthy publisher and its answers continue until nothing is pending.
 func (w *wire) settle() {
 	w.lies, w.garbles = false, false
 	if !w.up {
@@ -280,8 +281,8 @@ func (w *wire) settle() {
 	}
 }
 
-// TestMachineAppliesInOrder: whatever happens on the way, what is applied since the last Forget is one
-// unbroken run of one life, and when all is well again the machine is up to date.
+// TestMachineAppliesInOrder: whatever happens to the frames, the batches applied since the last Forget are
+// one unbroken run of one epoch, and once the connection is healthy again the machine is up to date.
 func TestMachineAppliesInOrder(t *testing.T) {
 	applied, again, forgets, repaired, repeated := 0, 0, map[Reason]int{}, uint64(0), uint64(0)
 	for seed := range uint64(400) {

@@ -7,26 +7,26 @@ import (
 	"strconv"
 )
 
-// message is what the frames of one batch say beside the batch.
+// feedMessage is a batch with the other contents of its frames.
 type message struct {
 	seq     uint64
 	payload []byte
-	// life names the publisher's life, "" if the frames do not.
+	// epoch names the publisher's incarnation, "" if the frames do not give it.
 	life string
-	// barrier is the snapshot that the message marks, "" for none.
+	// barrier is the snapshot which the message marks, "" for none.
 	barrier string
-	// end says that it is the end of what was asked for.
+	// isEnd marks the end of a replay.
 	end bool
 }
 
-// What SGLang appends to the topic, behind a NUL.
+// What SGLang appends to the topic, after a NUL.
 const (
 	epochMark   = "sgl-kv-epoch="
 	barrierMark = "sgl-kv-snapshot="
 	maxMark     = 256
 )
 
-// liveMessage reads topic, number and batch.
+// parseLive parses topic, number and batch.
 func liveMessage(frames [][]byte) (m message, ok bool) {
 	if len(frames) == 2 {
 		return numbered(nil, frames[0], frames[1])
@@ -37,8 +37,8 @@ func liveMessage(frames [][]byte) (m message, ok bool) {
 	return numbered(frames[0], frames[1], frames[2])
 }
 
-// replayMessage reads an answer: behind an empty frame number and batch, in newer builds with
-// the topic before them. Which it is is told by the number of frames.
+// parseReplay parses an answer: an empty frame, then number and batch; newer builds put the topic before
+// them. The number of frames tells which form it is.
 func replayMessage(frames [][]byte) (m message, ok bool) {
 	if len(frames) > 2 && len(frames[0]) == 0 {
 		frames = frames[1:]
@@ -48,7 +48,7 @@ func replayMessage(frames [][]byte) (m message, ok bool) {
 	return m, ok
 }
 
-// numbered reads the parts. A number is 8 bytes, most significant first; what follows it there names the publisher's life.
+// parseFrames parses the parts. A number is 8 bytes, big-endian. Further bytes name the publisher's epoch.
 func numbered(topic, number, payload []byte) (m message, ok bool) {
 	if len(number) < 8 || len(number) > 8+maxMark {
 		return message{}, false
@@ -79,7 +79,7 @@ func numbered(topic, number, payload []byte) (m message, ok bool) {
 	return m, m.seq < 1<<63
 }
 
-// stamp tells batches of the same number apart: they begin with the time at which they were made.
+// payloadStamp distinguishes batches of the same number: a batch starts with its creation time.
 type stamp struct {
 	size       int
 	head, tail uint32
@@ -91,10 +91,11 @@ func stampOf(payload []byte) stamp {
 	return stamp{len(payload), crc32.ChecksumIEEE(head), crc32.ChecksumIEEE(tail)}
 }
 
-// bare reports whether a batch is too short to have an event: some publishers send such ones to be seen alive.
+// hasNoEvents reports whether a batch is too short for an event. Some publishers send such batches as
+// heartbeats.
 func bare(payload []byte) bool { return len(payload) < 24 }
 
-// RequestReplay returns the frames that ask for all batches from a number on.
+// RequestReplay returns the frames which ask for all batches from a number on.
 func RequestReplay(from uint64) [][]byte {
 	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, from)}
 }

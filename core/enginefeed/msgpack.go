@@ -7,17 +7,17 @@ import (
 	"penstock/core/kv"
 )
 
-// reader walks over msgpack. Its methods report by ok whether there was what they look for; after
-// a false one its place means nothing, and whoever wants to go on sets it back.
+// msgpackReader walks over msgpack. Its methods report by ok whether the expected value was there. After a
+// false ok the position is undefined: a caller which continues must restore it.
 type reader struct {
 	buf []byte
 	at  int
 }
 
-// rest returns the number of bytes not read yet: no count of things ahead can be larger.
+// remaining returns the number of unread bytes. No valid element count can be larger.
 func (r *reader) rest() int { return len(r.buf) - r.at }
 
-// peek returns the first byte of the next thing; 0xc1, which msgpack never uses, at the end.
+// peekByte returns the first byte of the next value, or 0xc1, which msgpack never uses, at the end.
 func (r *reader) peek() byte {
 	if r.at >= len(r.buf) {
 		return 0xc1
@@ -25,7 +25,7 @@ func (r *reader) peek() byte {
 	return r.buf[r.at]
 }
 
-// null reads a nil if one is there.
+// readNil reads a nil if one is next.
 func (r *reader) null() bool {
 	if r.peek() != 0xc0 {
 		return false
@@ -34,7 +34,7 @@ func (r *reader) null() bool {
 	return true
 }
 
-// big reads n bytes as a number, most significant first.
+// readBigEndian reads an n-byte big-endian number.
 func (r *reader) big(n int) (uint64, bool) {
 	if r.rest() < n {
 		return 0, false
@@ -47,7 +47,7 @@ func (r *reader) big(n int) (uint64, bool) {
 	return v, true
 }
 
-// sized returns the next n bytes.
+// readBytes returns the next n bytes.
 func (r *reader) sized(n uint64, ok bool) ([]byte, bool) {
 	if !ok || n > uint64(r.rest()) {
 		return nil, false
@@ -57,8 +57,8 @@ func (r *reader) sized(n uint64, ok bool) ([]byte, bool) {
 	return b, true
 }
 
-// integer reads an integer of any width. An unsigned one above the largest int64
-// comes as the bits that it has, with high set.
+// readInteger reads an integer of any width. An unsigned one above math.MaxInt64 is returned as its bits,
+// with high set.
 func (r *reader) integer() (v int64, high, ok bool) {
 	c := r.peek()
 	r.at++
@@ -79,7 +79,7 @@ func (r *reader) integer() (v int64, high, ok bool) {
 	return 0, false, false
 }
 
-// number reads an integer or a float as a float.
+// readFloat reads an integer or a float as a float.
 func (r *reader) number() (float64, bool) {
 	switch r.peek() {
 	case 0xca:
@@ -98,7 +98,7 @@ func (r *reader) number() (float64, bool) {
 	return float64(v), ok
 }
 
-// text reads a string.
+// readString reads a string.
 func (r *reader) text() ([]byte, bool) {
 	c := r.peek()
 	r.at++
@@ -111,13 +111,13 @@ func (r *reader) text() ([]byte, bool) {
 	return nil, false
 }
 
-// isText reports whether a string is next.
+// isString reports whether a string is next.
 func (r *reader) isText() bool {
 	c := r.peek()
 	return c >= 0xa0 && c < 0xc0 || c >= 0xd9 && c <= 0xdb
 }
 
-// bin reads binary data.
+// readBinary reads binary data.
 func (r *reader) bin() ([]byte, bool) {
 	c := r.peek()
 	r.at++
@@ -138,15 +138,15 @@ func (r *reader) isMap() bool {
 	return c >= 0x80 && c < 0x90 || c == 0xde || c == 0xdf
 }
 
-// array reads the head of an array: the number of its elements, which is
-// never more than there are bytes for.
+// readArrayHeader reads the header of an array: the number of elements, which never exceeds the remaining
+// bytes.
 func (r *reader) array() (int, bool) { return r.head(0x90, 0xdc, 1) }
 
-// fields reads the head of a map: the number of its pairs, likewise.
+// readMapHeader reads the header of a map: the number of pairs, with the same bound.
 func (r *reader) fields() (int, bool) { return r.head(0x80, 0xde, 2) }
 
-// head reads the head of a container whose short form begins with fix and whose longer ones with
-// wide, and whose elements are so many things each.
+// readHeader reads the header of a container. Its short form starts with fix, its longer forms with wide.
+// Each element is `things` values.
 func (r *reader) head(fix, wide byte, things int) (int, bool) {
 	c := r.peek()
 	r.at++
@@ -165,8 +165,8 @@ func (r *reader) head(fix, wide byte, things int) (int, bool) {
 	return int(n), true
 }
 
-// skip passes over one thing, whatever it has inside. It is not recursive: things in things
-// are counted, never more than there are bytes for.
+// skipValue skips one value with everything inside it. It is not recursive: it counts nested values, never
+// more than there are bytes.
 func (r *reader) skip() bool {
 	for need := 1; need > 0; need-- {
 		if need > r.rest() {
@@ -199,7 +199,7 @@ func (r *reader) skip() bool {
 	return true
 }
 
-// skipPlain passes over a thing that has no others inside and begins with c.
+// skipScalar skips a value which starts with c and has no others inside.
 func (r *reader) skipPlain(c byte) bool {
 	n, ok := uint64(0), true
 	if c >= 0xa0 && c < 0xc0 {
@@ -227,9 +227,9 @@ func (r *reader) skipPlain(c byte) bool {
 	return ok
 }
 
-// tokens reads len(dst) token ids. Nearly all of a vocabulary are two or four bytes long behind their
-// first one, in an order that no processor can guess, so that their length is computed, not branched on; and where the
-// next one begins is known from the bytes that are at hand, two at a time.
+// readTokens reads len(dst) token ids. Nearly all ids of a vocabulary take two or four bytes after the tag,
+// in an unpredictable order, so the length is computed, not branched on. The start of the following id is
+// known from the bytes at hand, so ids are read two at a time.
 func (r *reader) tokens(dst []kv.Token) bool {
 	buf, at := r.buf, r.at
 	for i := 0; i < len(dst); {
@@ -271,7 +271,7 @@ func (r *reader) tokens(dst []kv.Token) bool {
 	return true
 }
 
-// lastTokens does what tokens does, near the end.
+// readTokensSlow does what readTokens does, near the end of the buffer.
 func (r *reader) lastTokens(dst []kv.Token) bool {
 	for i := range dst {
 		if !r.token(&dst[i]) {
@@ -281,7 +281,7 @@ func (r *reader) lastTokens(dst []kv.Token) bool {
 	return true
 }
 
-// token reads one token id: an integer, or, as some engines have it, its digits.
+// readToken reads one token id: an integer, or, for some engines, its decimal digits.
 func (r *reader) token(t *kv.Token) bool {
 	if r.isText() {
 		s, ok := r.text()
@@ -294,7 +294,7 @@ func (r *reader) token(t *kv.Token) bool {
 	return ok && !high && v >= 0 && v <= math.MaxUint32
 }
 
-// hashes reads len(dst) hashes.
+// readHashes reads len(dst) hashes.
 func (r *reader) hashes(dst []kv.EngineHash) bool {
 	for i := range dst {
 		if r.rest() >= 9 && r.buf[r.at] == 0xcf {
@@ -311,8 +311,7 @@ func (r *reader) hashes(dst []kv.EngineHash) bool {
 	return true
 }
 
-// hash reads a block's hash: an integer, whose bits it is, a digest, of which it is the last 8 bytes, or
-// either as text.
+// readHash reads a block hash: an integer (its bits), a digest (its last 8 bytes), or either as text.
 func (r *reader) hash() (kv.EngineHash, bool) {
 	switch c := r.peek(); {
 	case c >= 0xc4 && c <= 0xc6:
@@ -329,8 +328,8 @@ func (r *reader) hash() (kv.EngineHash, bool) {
 	return kv.EngineHash(v), ok
 }
 
-// lastBytes returns the last 8 bytes of a digest as a number, most significant first: what vLLM gives
-// as an integer where it does not give the digest.
+// hashOfDigest returns the last 8 bytes of a digest as a big-endian number: vLLM sends the same where it
+// sends an integer instead of the digest.
 func lastBytes(b []byte) kv.EngineHash {
 	v := uint64(0)
 	for _, c := range b[max(0, len(b)-8):] {
@@ -339,8 +338,8 @@ func lastBytes(b []byte) kv.EngineHash {
 	return kv.EngineHash(v)
 }
 
-// hashOfText returns the hash that a text says: decimal digits are a number, 16 and more hexadecimal ones
-// a digest, anything else the bytes of one. It is not empty.
+// parseTextHash returns the hash which a non-empty text encodes: decimal digits are a number, 16 or more
+// hexadecimal digits a digest, anything else the bytes of a digest.
 func hashOfText(s []byte) kv.EngineHash {
 	if u, ok := decimal(s); ok {
 		return kv.EngineHash(u)
@@ -378,7 +377,7 @@ func hexDigit(c byte) (byte, bool) {
 	return 0, false
 }
 
-// decimal returns the number that s has the digits of.
+// parseDecimal parses decimal digits.
 func decimal(s []byte) (uint64, bool) {
 	if len(s) == 0 || len(s) > 20 {
 		return 0, false

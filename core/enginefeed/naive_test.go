@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// This is the naive twin of Decoder: it makes values of everything, and looks at those.
+// A naive twin of Decoder: it decodes everything to values, and inspects those.
 
 type (
 	anyBin  string
@@ -146,7 +146,7 @@ func naiveValue(b []byte) (v any, rest []byte, err error) {
 	return nil, nil, errNaive
 }
 
-// naiveBatch reads a batch, or says that it is none.
+// naiveBatch reads a batch, or returns an error.
 func naiveBatch(payload []byte) (*Batch, error) {
 	v, rest, err := naiveValue(payload)
 	if err != nil || len(rest) > 0 {
@@ -610,7 +610,7 @@ func naiveHash(v any) (kv.EngineHash, bool) {
 	return 0, false
 }
 
-// sameBatch says how two batches differ, "" if they do not. Slices of length 0 are equal.
+// sameBatch returns how two batches differ, "" if they do not. Slices of length 0 are equal.
 func sameBatch(a, b *Batch) string {
 	if a.Time != b.Time && !(math.IsNaN(a.Time) && math.IsNaN(b.Time)) || a.Rank != b.Rank || a.Unknown != b.Unknown || a.Skipped != b.Skipped || a.Lost != b.Lost || len(a.Events) != len(b.Events) {
 		return fmt.Sprintf("%v %d, %d events, %d unknown, %d skipped, %d lost beside %v %d, %d events, %d unknown, %d skipped, %d lost",

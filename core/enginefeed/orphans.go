@@ -7,45 +7,46 @@ import (
 	"penstock/core/kv"
 )
 
-// The bounds of orphans. What is older is forgotten.
+// The bounds of orphans. The oldest runs are dropped.
 const (
 	maxRuns         = 1 << 12
-	maxOrphans      = 1 << 17 // the engine's blocks
+	maxOrphans      = 1 << 17 // engine blocks
 	maxOrphanTokens = 1 << 20
 )
 
-// orphans are blocks on the device that the engine stored behind a block which is not known. They wait for the
-// block before them: then they are stored as if the engine had said so now.
+// orphanSet holds blocks on the device which the engine stored after an unknown block. They wait for that
+// block: when it becomes known they are stored as if the engine had just sent them.
 type orphans struct {
-	// byParent has runs by the name of the block before them, which may be part of another run.
+	// byParent holds the runs by the hash of the block before them, which may be part of another run.
 	byParent map[kv.EngineHash][]*run
 	at       map[kv.EngineHash]place
-	first    *run // the oldest; the runs are a list
+	first    *run // the oldest; the runs form a list
 	last     *run
 	runs     int
 	tokens   int
-	arrivals uint64 // counts runs that came, prompts that were sent, and marks: it tells which was earlier
-	lost     uint64 // the arrival of the last run that was not kept
+	arrivals uint64 // counts runs which arrived, prompts which were sent, and marks; it orders them
+	lost     uint64 // the arrival number of the last run which was not kept
 }
 
-// run is a store of blocks in a row. It is remembered after its blocks were removed too, as long as it may be what the engine
-// stored for a request that is remembered: else another run could be taken for that.
+// orphanRun is one store of consecutive blocks. It is kept even after its blocks were removed, as long as
+// the engine may have stored it for a remembered request: otherwise another run could be mistaken for that
+// one.
 type run struct {
 	event        Event // its slices are its own
-	live         int   // blocks, from the first one on, of which none was removed
+	live         int   // the number of leading blocks before the first removed one
 	arrival      uint64
 	older, newer *run
-	// told are blocks of ours that are believed to be there because of this run.
+	// guessed holds the Penstock blocks which are assumed to be there because of this run.
 	told []kv.SeqHash
 }
 
-// place is a block of a run.
+// runPosition is the position of a block in a run.
 type place struct {
 	run   *run
 	index int
 }
 
-// orphan has the first n blocks of e wait for their parent.
+// addOrphans makes the first n blocks of e wait for their parent.
 func (t *Table) orphan(e *Event, n int) {
 	if t.cfg.Capacity == 0 || t.adopting {
 		return
@@ -55,7 +56,8 @@ func (t *Table) orphan(e *Event, n int) {
 	t.orphans.keep(t, e, n)
 }
 
-// keep remembers the first n blocks of e, whose parent is not known. Blocks that wait already are left out.
+// addRun remembers the first n blocks of e, whose parent is unknown. It stops at the first block which
+// already waits.
 func (o *orphans) keep(t *Table, e *Event, n int) {
 	if tierOf(e) != kv.TierDevice {
 		return
@@ -92,7 +94,7 @@ func (o *orphans) keep(t *Table, e *Event, n int) {
 	}
 }
 
-// cloneStored copies the first n blocks of a store.
+// cloneStoredEvent copies the first n blocks of a store.
 func cloneStored(e *Event, n, size int) Event {
 	c := *e
 	c.Hashes, c.Tokens, c.Extra = slices.Clone(e.Hashes[:n]), slices.Clone(e.Tokens[:n*size]), nil
@@ -108,8 +110,8 @@ func cloneStored(e *Event, n, size int) Event {
 	return c
 }
 
-// remove cuts a run before a block that the engine removed: what follows that block is of no use without it. It
-// reports whether the block waited.
+// removeBlock cuts a run before a block which the engine removed: the blocks after it are useless without
+// it. It reports whether the block waited.
 func (o *orphans) remove(t *Table, name kv.EngineHash) bool {
 	p, waits := o.at[name]
 	if !waits {
@@ -124,7 +126,7 @@ func (o *orphans) remove(t *Table, name kv.EngineHash) bool {
 	return true
 }
 
-// purge forgets the runs without blocks which came before an arrival.
+// purgeRemoved drops the runs without live blocks which arrived before a given arrival.
 func (o *orphans) purge(before uint64) {
 	for r := o.first; r != nil && r.arrival < before; r = r.newer {
 		if r.live == 0 {
@@ -133,7 +135,7 @@ func (o *orphans) purge(before uint64) {
 	}
 }
 
-// cut leaves the blocks that were not removed.
+// truncateToLive cuts the event down to the live blocks.
 func (r *run) cut(size int) {
 	e := &r.event
 	e.Hashes, e.Tokens = e.Hashes[:r.live], e.Tokens[:r.live*size]
@@ -142,14 +144,14 @@ func (r *run) cut(size int) {
 	}
 }
 
-// drop forgets a run, and what is believed because of it.
+// dropRun drops a run, and the guesses made because of it.
 func (o *orphans) drop(t *Table, r *run) {
 	t.inferred.dropGuesses(t, r.told)
 	o.lost = max(o.lost, r.arrival)
 	o.unlink(r)
 }
 
-// unlink takes a run out.
+// unlinkRun takes a run out of the list and the maps.
 func (o *orphans) unlink(r *run) {
 	if r.older != nil {
 		r.older.newer = r.newer
@@ -175,7 +177,7 @@ func (o *orphans) unlink(r *run) {
 	o.byParent[parent] = others
 }
 
-// forgetInferred forgets orphans, requests and what was inferred of them.
+// forgetInferred drops orphans, requests and everything inferred from them.
 func (t *Table) forgetInferred() {
 	t.orphans.clear()
 	t.requests = requests{number: t.requests.number}
@@ -183,10 +185,11 @@ func (t *Table) forgetInferred() {
 	t.orphaned = false
 }
 
-// clear forgets all runs. Arrivals are counted on.
+// clear drops all runs. The arrival counter continues.
 func (o *orphans) clear() { *o = orphans{arrivals: o.arrivals, lost: o.arrivals} }
 
-// adopt stores the runs which wait for one of names, and those which wait for them.
+// adoptOrphans stores the runs which wait for one of the named blocks, and then the runs which wait for
+// those.
 func (t *Table) adopt(names []kv.EngineHash) {
 	o := &t.orphans
 	if o.runs == 0 || t.adopting {
@@ -216,7 +219,7 @@ func (t *Table) adopt(names []kv.EngineHash) {
 	}
 }
 
-// check returns what is wrong.
+// check verifies the maps and the counters.
 func (o *orphans) check() error {
 	runs, tokens, blocks := 0, 0, 0
 	for r := o.first; r != nil; r = r.newer {

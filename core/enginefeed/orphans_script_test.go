@@ -12,8 +12,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestOrphanScripts runs the golden scripts of orphans. "table block=N [engine=N] [whole]" makes a table of an engine that served
-// before, or did not; the lines of "do" are
+// TestOrphanScripts runs the golden scripts of orphans. "table block=N [engine=N] [whole]" creates the
+// table of an engine which has, or with "whole" has not, served before. The lines of "do" are
 //
 //	sent NAME TOKENS [lora=X] [salt=X]   TOKENS are letters, each one a token
 //	reported NAME N
@@ -23,12 +23,12 @@ import (
 //	removed HASH,HASH
 //	cleared
 //	mark
-//	forget LORA                          what is under an adapter from before the mark
-//	name TOKENS [lora=X] [salt=X]        has the blocks of TOKENS printed by their tokens
-//	wait DURATION                        the clock goes on, and what is due is done
+//	forget LORA                          forgets everything under an adapter from before the mark
+//	name TOKENS [lora=X] [salt=X]        prints the blocks of TOKENS by their tokens
+//	wait DURATION                        advances the clock, and runs what is due
 //
-// Behind each line is what is told of: "+" the tokens up to the end of each block that is stored, "-" of each that is
-// removed. "stats" says what the table has.
+// After each line come the events: "+" the tokens up to the end of each stored block, "-" of each removed
+// one. "stats" prints the table's contents.
 func TestOrphanScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/orphans", func(t *testing.T, path string) {
 		var s *orphanScript
@@ -65,7 +65,7 @@ func TestOrphanScripts(t *testing.T) {
 type orphanScript struct {
 	*Table
 	sent  map[string]uint64
-	texts map[kv.SeqHash]string // what blocks of the prompts that were sent end with
+	texts map[kv.SeqHash]string // the last tokens of the blocks of sent prompts
 	now   kv.Mono
 	mark  uint64
 }
@@ -144,7 +144,7 @@ func (s *orphanScript) line(t *testing.T, f []string) string {
 	return s.print(out)
 }
 
-// option returns the value of an option of a line, "" if it is not there.
+// option returns the value of an option of a line, "" if absent.
 func option(f []string, name string) string {
 	for _, opt := range f {
 		if value, found := strings.CutPrefix(opt, name+"="); found {
@@ -165,7 +165,7 @@ func scriptHashes(t *testing.T, text string) (all []kv.EngineHash) {
 	return all
 }
 
-// name remembers what the blocks of a text are called.
+// name records the blocks of a text.
 func (s *orphanScript) name(t *testing.T, text string, salt kv.Salt) {
 	h, err := kv.NewHasher(s.cfg.BlockSize, salt)
 	if err != nil {

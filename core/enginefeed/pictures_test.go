@@ -13,18 +13,18 @@ import (
 	"penstock/core/media/family"
 )
 
-// shownCapture is testdata/pictures: what a real engine said of conversations that show pictures
+// shownCapture is testdata/pictures: what a real engine reported for conversations with images
 // (test/interop/engines/capture.py pictures).
 type shownCapture struct {
 	BlockSize int `json:"block_size"`
 	Asked     []struct {
 		Name     string
-		Prompt   []kv.Token // with one placeholder for each picture
+		Prompt   []kv.Token // with one placeholder for each image
 		Pictures []struct {
 			Width, Height int
 			UUID          string
 		}
-		Tokens    int // of the prompt as the engine counts them
+		Tokens    int // of the prompt, as counted by the engine
 		Places    []struct{ Offset, Length int }
 		Generated []kv.Token
 		Cached    *int `json:"cached_tokens"`
@@ -32,8 +32,8 @@ type shownCapture struct {
 	Frames [][][]byte
 }
 
-// TestCapturedPictures: a real engine's prompts have the tokens that the family counts, its blocks the names by
-// which requests look for them, and what it reuses is what follows from its events.
+// TestCapturedPictures: a real engine's prompts have the tokens which the family computes, its blocks the
+// hashes which requests use, and it reuses what follows from its events.
 func TestCapturedPictures(t *testing.T) {
 	dirs, err := filepath.Glob("testdata/pictures/*")
 	if err != nil || len(dirs) == 0 {
@@ -69,7 +69,7 @@ func TestCapturedPictures(t *testing.T) {
 			for _, frames := range c.Frames {
 				l.apply(frames[len(frames)-1])
 			}
-			cached := map[kv.SeqHash]bool{} // what the requests before have left
+			cached := map[kv.SeqHash]bool{} // what the earlier requests left
 			for _, a := range c.Asked {
 				var placed []media.Placed
 				for _, p := range a.Pictures {

@@ -7,35 +7,36 @@ import (
 	"penstock/core/kv"
 )
 
-// piece is one of the engine's blocks, where several in a row make one of ours. Pieces are a tree, since
-// sequences may part in the middle of a block of ours. One without copies stays while others follow it.
+// enginePage is one engine block, where several consecutive ones make one Penstock block. Pages form a
+// tree, because sequences may part in the middle of a Penstock block. A page without copies stays while
+// others follow it.
 type piece struct {
-	parent, child uint32 // the one before, and one of those behind
-	next, before  uint32 // others behind the same one
+	parent, child uint32 // the previous page, and one of the following ones
+	next, before  uint32 // siblings: other pages with the same parent
 	depth         uint32
 	live          bool
 	refs          [tiers]uint16
 	salt          uint16
-	// Of a piece that ends a block of ours: the block, and the prefix that it ends.
+	// For a page which ends a Penstock block: the block, and the prefix which it ends.
 	hash kv.BlockHash
 	seq  kv.SeqHash
 }
 
-// pieces are the engine's blocks by their names.
+// pageTree holds the engine's blocks, keyed by engine hash.
 type pieces struct {
 	index
-	tokens int // in each
+	tokens int // in each page
 	all    slab[piece]
-	ids    []kv.Token // the tokens of piece i are behind i*tokens
+	ids    []kv.Token // the tokens of page i start at i*tokens
 	media  map[uint32][]kv.Media
 	on     [tiers]int
 	joined []kv.Token // scratch
 }
 
-// ends reports whether p ends a block of ours.
+// endsBlock reports whether p ends a Penstock block.
 func (p *piece) ends(t *Table) bool { return p.depth%uint32(t.per) == uint32(t.per-1) }
 
-// put remembers a piece of a name that is not known.
+// insertPage adds a page under an unknown engine hash.
 func (x *pieces) put(t *Table, name kv.EngineHash, parent, depth uint32, salt uint16, tokens []kv.Token, media []kv.Media) uint32 {
 	id := x.add(name)
 	x.all.reach(0)
@@ -65,7 +66,8 @@ func (x *pieces) put(t *Table, name kv.EngineHash, parent, depth uint32, salt ui
 	return id
 }
 
-// stub remembers a piece that ends a block of ours and stands for all before it, which have no names.
+// insertStub adds a page which ends a Penstock block and stands for all pages before it, whose hashes are
+// unknown.
 func (x *pieces) stub(t *Table, name kv.EngineHash, depth uint32, salt uint16, hash kv.BlockHash, seq kv.SeqHash) uint32 {
 	id := x.put(t, name, 0, depth, opaque, nil, nil)
 	t.salts.take(salt)
@@ -74,7 +76,7 @@ func (x *pieces) stub(t *Table, name kv.EngineHash, depth uint32, salt uint16, h
 	return id
 }
 
-// name computes the block of ours that a piece ends.
+// hashBlock computes the Penstock block which a page ends.
 func (x *pieces) name(t *Table, id uint32) {
 	tokens := slices.Grow(x.joined[:0], t.per*x.tokens)[:t.per*x.tokens]
 	x.joined = tokens
@@ -90,7 +92,7 @@ func (x *pieces) name(t *Table, id uint32) {
 	p.seq = kv.Extend(x.prev(at), p.depth/uint32(t.per), p.hash)
 }
 
-// prev returns the prefix that the piece before a block of ours ends.
+// prefixBefore returns the prefix which ends with page id, the page before a Penstock block.
 func (x *pieces) prev(id uint32) kv.SeqHash {
 	if id == 0 {
 		return 0
@@ -98,7 +100,7 @@ func (x *pieces) prev(id uint32) kv.SeqHash {
 	return x.all.at(id).seq
 }
 
-// ref counts a copy of a piece, and stores the blocks of ours that are whole by it.
+// addCopy counts a copy of a page, and stores the Penstock blocks which it completes.
 func (x *pieces) ref(t *Table, id uint32, tier kv.Tier) {
 	p := x.all.at(id)
 	if p.refs[tier] < 1<<16-1 {
@@ -114,7 +116,7 @@ func (x *pieces) ref(t *Table, id uint32, tier kv.Tier) {
 	x.below(t, id, tier, func(end uint32) { x.join(t, end, tier) })
 }
 
-// whole reports whether all pieces from the beginning of its block up to this one are on a tier.
+// hasLeadingPages reports whether all pages from the start of its block up to this one are on a tier.
 func (x *pieces) whole(t *Table, id uint32, tier kv.Tier) bool {
 	for {
 		p := x.all.at(id)
@@ -128,7 +130,8 @@ func (x *pieces) whole(t *Table, id uint32, tier kv.Tier) bool {
 	}
 }
 
-// below calls do for each piece that ends the block of ours that id is in, reached over pieces that are on a tier.
+// forEachBlockEnd calls do for each page which ends the Penstock block of page id and is reached over pages
+// on a tier.
 func (x *pieces) below(t *Table, id uint32, tier kv.Tier, do func(end uint32)) {
 	for at := id; ; {
 		p := x.all.at(at)
@@ -150,7 +153,7 @@ func (x *pieces) below(t *Table, id uint32, tier kv.Tier, do func(end uint32)) {
 	}
 }
 
-// join stores the block of ours that a piece ends.
+// storeBlock stores the Penstock block which a page ends.
 func (x *pieces) join(t *Table, end uint32, tier kv.Tier) {
 	p := x.all.at(end)
 	if p.salt == opaque {
@@ -172,8 +175,8 @@ func (x *pieces) join(t *Table, end uint32, tier kv.Tier) {
 	t.blocks.ref(t, id, tier, p.seq)
 }
 
-// remove takes a copy of a piece from its tier, and with the last one the blocks of ours that it is in.
-// It reports whether there was one.
+// removeCopy removes one copy of a page from a tier, and with the last copy the Penstock blocks which
+// contain the page. It reports whether there was a copy.
 func (x *pieces) remove(t *Table, name kv.EngineHash, tier kv.Tier) bool {
 	id := x.find(name)
 	if id == 0 {
@@ -192,8 +195,8 @@ func (x *pieces) remove(t *Table, name kv.EngineHash, tier kv.Tier) bool {
 	return true
 }
 
-// settle forgets a piece that has no copies and none behind it, and those before it for which
-// that holds then.
+// dropIfUnused drops a page without copies and followers, and then those of its ancestors which have become
+// such pages.
 func (x *pieces) settle(t *Table, id uint32) {
 	for id != 0 {
 		p := x.all.at(id)
@@ -217,7 +220,7 @@ func (x *pieces) settle(t *Table, id uint32) {
 	}
 }
 
-// empty takes all copies from a tier and tells nobody.
+// clearTier removes all copies from a tier without announcing it.
 func (x *pieces) empty(t *Table, tier kv.Tier) {
 	for id := uint32(1); id <= x.top; id++ {
 		x.all.at(id).refs[tier] = 0

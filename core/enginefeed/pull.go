@@ -11,15 +11,15 @@ import (
 	"penstock/core/kv"
 )
 
-// PullDecoder reads the events that TensorRT-LLM hands out over HTTP, a JSON array of what
-// happened since it was asked last. They are numbered, and who asks takes them away, so that
-// there is nothing to ask for again: what is missing is missing. This is no hot path, and makes its memory anew.
+// PullDecoder reads the events which TensorRT-LLM serves over HTTP: a JSON array of what happened since the
+// last request. Events are numbered, and a request consumes them, so missing events cannot be requested
+// again. This is not a hot path, and it allocates its memory for each answer.
 type PullDecoder struct {
-	// BlockSize is how many tokens the engine's blocks have (tokens_per_block). It must be set: blocks with
-	// fewer are not full yet, and left out.
+	// BlockSize is the number of tokens in the engine's blocks (tokens_per_block). It must be set: blocks
+	// with fewer tokens are not full yet, and are left out.
 	BlockSize int
-	// Rank is the data-parallel rank whose events are read; -1 is 0. Events that name no rank are of any.
-	// Each rank has numbers of its own, so that an answer is read once for each of them.
+	// Rank is the data-parallel rank whose events are read; -1 means 0. Events without a rank belong to
+	// every rank. Each rank numbers its own events, so an answer is read once per rank.
 	Rank int
 
 	window int   // the largest attention window seen
@@ -27,13 +27,13 @@ type PullDecoder struct {
 	known  bool
 }
 
-// What Decode returns.
+// The errors of Decode.
 var (
 	errPullSize  = errors.New("decode events: the answer is larger than any engine's")
 	errPullBytes = errors.New("decode events: the answer is no JSON array of events")
 )
 
-// pulled is one event as it comes.
+// pulledEvent is one event of the answer.
 type pulled struct {
 	ID     *int64          `json:"event_id"`
 	Rank   *int            `json:"attention_dp_rank"`
@@ -68,7 +68,7 @@ type pulledToken struct {
 
 type pulledMedia struct {
 	Hash   string `json:"hash"`
-	UUID   string `json:"uuid"` // what the object was called in the request; its hash is of the content too
+	UUID   string `json:"uuid"` // the object's name in the request; its hash depends on the content too
 	Offset int64  `json:"start_offset"`
 }
 
@@ -77,9 +77,9 @@ type pulledLevel struct {
 	New int `json:"new_value"`
 }
 
-// Decode reads data into b. lost says that events before it are missing, or that the engine began
-// anew: the table must be cleared before b is applied. After an error it must be cleared too, since what could not
-// be read is gone.
+// Decode reads data into b. lost says that events before it are missing, or that the engine restarted: the
+// table must be cleared before b is applied. It must be cleared after an error too, because the unread
+// events are gone.
 func (d *PullDecoder) Decode(data []byte, b *Batch) (lost bool, err error) {
 	b.reset()
 	defer func() { d.known = d.known && err == nil }()
@@ -115,8 +115,8 @@ func (d *PullDecoder) Decode(data []byte, b *Batch) (lost bool, err error) {
 	return lost, nil
 }
 
-// number notes an event's number. It reports whether the one before is missing: then nothing of what
-// came before it counts.
+// checkNumber records an event's number. It reports whether the event before it is missing, and then resets
+// b, because nothing before the gap counts.
 func (d *PullDecoder) number(id int64, b *Batch) bool {
 	jumped := d.known && id != d.next
 	d.next, d.known = id+1, true
@@ -126,7 +126,7 @@ func (d *PullDecoder) number(id int64, b *Batch) bool {
 	return jumped
 }
 
-// event adds what p says to b.
+// addEvent adds the changes of p to b.
 func (d *PullDecoder) event(p *pulled, b *Batch) {
 	var data pulledData
 	err := json.Unmarshal(p.Data, &data)
@@ -156,8 +156,8 @@ func (d *PullDecoder) event(p *pulled, b *Batch) {
 	}
 }
 
-// group returns the group of layers of p. Where layers have several attention windows the largest one counts, the others are
-// sliding ones: the engine says all of them when it begins.
+// layerGroup returns the layer group of p. If layers have several attention windows, the largest one counts
+// and the others are sliding: the engine reports all of them when it starts.
 func (d *PullDecoder) group(p *pulled) (group int, spec string) {
 	group = -1
 	if p.Window != nil {
@@ -173,7 +173,7 @@ func (d *PullDecoder) group(p *pulled) (group int, spec string) {
 	return group, spec
 }
 
-// stored adds a store for each run of full blocks of one tier and adapter.
+// addStored adds one store for each run of full blocks of one tier and adapter.
 func (d *PullDecoder) stored(data *pulledData, group int, spec string, b *Batch) bool {
 	parent, hasParent, ok := jsonParent(data.Parent)
 	if !ok {
@@ -188,7 +188,7 @@ func (d *PullDecoder) stored(data *pulledData, group int, spec string, b *Batch)
 		case !ok:
 			return false
 		case len(blk.Tokens) < d.BlockSize:
-			continue // not full: the last one
+			continue // the last block, not full
 		}
 		if e.Hashes == nil || e.Tier != levelTier(blk.Level) || !sameLoRA(&e, blk.LoRA) {
 			b.push(&e)
@@ -206,7 +206,7 @@ func (d *PullDecoder) stored(data *pulledData, group int, spec string, b *Batch)
 	return true
 }
 
-// push adds a store to b, if it has blocks.
+// appendStored appends a store to b if it has blocks.
 func (b *Batch) push(e *Event) {
 	if e.Hashes == nil {
 		return
@@ -224,8 +224,9 @@ func sameLoRA(e *Event, id *int64) bool {
 	return e.HasLoRAID && e.LoRAID == *id
 }
 
-// tokens returns the tokens of a block, nil if some are no ids of a vocabulary, and what else it depends on. A token's further
-// id stands for content that is not in the tokens: where it is not explained by a media object, the block has no name of ours.
+// blockTokens returns the tokens of a block, or nil if some are not token ids, and the other keys of the
+// block. A token's extra id stands for content which is not in the tokens: without a media object which
+// explains it, the block cannot be hashed.
 func (d *PullDecoder) tokens(blk *pulledBlock) ([]kv.Token, Extra) {
 	tokens := make([]kv.Token, 0, len(blk.Tokens))
 	var x Extra
@@ -260,7 +261,7 @@ func removed(data *pulledData, group int, b *Batch) bool {
 	return true
 }
 
-// updated adds what it means that a block moved from one level to another.
+// addUpdated adds the events for a block which moved from one cache level to another.
 func updated(data *pulledData, group int, b *Batch) bool {
 	h, ok := jsonHash(data.Hash)
 	if !ok {
@@ -288,7 +289,7 @@ func levelMedium(level int) string {
 	return [...]string{mediumGPU, mediumCPU, mediumDisk}[levelTier(level)]
 }
 
-// jsonParent reads the hash of the block before, or null.
+// parseJSONParent parses the parent hash, or null.
 func jsonParent(raw json.RawMessage) (h kv.EngineHash, has, ok bool) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return 0, false, true
@@ -297,7 +298,7 @@ func jsonParent(raw json.RawMessage) (h kv.EngineHash, has, ok bool) {
 	return h, h != 0, ok
 }
 
-// jsonHash reads a hash: a number of either sign, or a text as in msgpack.
+// parseJSONHash parses a hash: a number of either sign, or a text as in msgpack.
 func jsonHash(raw json.RawMessage) (kv.EngineHash, bool) {
 	if len(raw) > 2 && raw[0] == '"' {
 		return hashOfText(raw[1 : len(raw)-1]), true

@@ -2,7 +2,8 @@ package enginefeed
 
 import "testing"
 
-// TestPullNumbers: a hole in the numbers, or numbers that begin anew, are told, and nothing from before them is left.
+// TestPullNumbers: a gap in the numbers, or a restart of the numbers, is reported, and nothing from before
+// it is left.
 func TestPullNumbers(t *testing.T) {
 	removed := `"data":{"type":"removed","block_hashes":[7]}}`
 	d := PullDecoder{BlockSize: 2}
@@ -26,7 +27,7 @@ func TestPullNumbers(t *testing.T) {
 	}
 }
 
-// TestPullCounts: what cannot be read is counted for what it may have been.
+// TestPullCounts: unreadable events are counted by their possible kind.
 func TestPullCounts(t *testing.T) {
 	d := PullDecoder{BlockSize: 2}
 	var b Batch
@@ -61,7 +62,7 @@ func TestPullCounts(t *testing.T) {
 	}
 }
 
-// TestPullRanks: each rank has its own numbers, and what is of others is passed over.
+// TestPullRanks: each rank has separate numbers, and events of other ranks are skipped.
 func TestPullRanks(t *testing.T) {
 	const answer = `[{"event_id":4,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[1]}},
 		{"event_id":9,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[2]}},
@@ -75,7 +76,8 @@ func TestPullRanks(t *testing.T) {
 	}
 }
 
-// TestPullWindows: of several attention windows the largest one is followed; adapter and salt are those of the event.
+// TestPullWindows: among several attention windows the largest one is followed; adapter and salt come from
+// the event.
 func TestPullWindows(t *testing.T) {
 	const answer = `[{"window_size":512,"data":{"type":"created"}},{"window_size":4096,"data":{"type":"created"}},
 		{"window_size":512,"layer_group_id":0,"data":{"type":"stored","lora_name":"sql","cache_salt":"s","blocks":[{"block_hash":"0a0b0c0d0e0f1011","tokens":[{"token_id":1},{"token_id":2}]}]}},
@@ -91,7 +93,7 @@ func TestPullWindows(t *testing.T) {
 	}
 }
 
-// FuzzPull: no answer does harm, to the table neither.
+// FuzzPull: no answer breaks the decoder or the table.
 func FuzzPull(f *testing.F) {
 	f.Add([]byte(`[{"event_id":1,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":5,"tokens":[{"token_id":1},{"token_id":2}]}]}},{"data":{"type":"removed","block_hashes":[5]}}]`))
 	f.Add([]byte(`[{"data":{"type":"updated","block_hash":"12","cache_level":{"old_value":0,"new_value":9}}}]`))

@@ -9,7 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// one is a store of blocks of two tokens.
+// newStore returns a store of blocks of two tokens.
 func one(parent kv.EngineHash, hashes ...kv.EngineHash) Event {
 	e := Event{Kind: Stored, Hashes: hashes, Parent: parent, HasParent: parent != 0, BlockSize: 2, Group: -1}
 	for i := range hashes {
@@ -33,12 +33,12 @@ func textKeys(texts ...string) Extra {
 	return x
 }
 
-// TestLeftOut: what has no name of ours is counted for what it is, and never told of.
+// TestLeftOut: blocks which cannot be hashed are counted by cause, and never announced.
 func TestLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events []Event
-		blocks int // that are told of at the end, on the device
+		blocks int // announced at the end, on the device
 		count  func(*Stats) uint64
 		want   uint64
 	}{
@@ -74,7 +74,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestNames: a block has the name that a request for it has.
+// TestNames: a block has the hash which a request for it has.
 func TestNames(t *testing.T) {
 	image := strings.Repeat("ab", 32)
 	hash, _ := kv.MediaHash(image)
@@ -118,7 +118,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestBlockSizes: sizes that do not fit say what to set.
+// TestBlockSizes: the error for a mismatched block size says what to set.
 func TestBlockSizes(t *testing.T) {
 	if _, err := NewTable(Config{BlockSize: 24, EngineBlock: 16}); fault.Of(err) != fault.Internal && fault.Of(err) != fault.Invalid || err == nil || !strings.Contains(err.Error(), "16 or a multiple") {
 		t.Errorf("24 of 16: %v", err)
@@ -156,7 +156,7 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestManyClears: a batch of clears tells of what survives them once, and not again and again without end.
+// TestManyClears: a batch of clears announces the survivors a bounded number of times.
 func TestManyClears(t *testing.T) {
 	table := newTable(t, Config{BlockSize: 2})
 	f := follower{where: where{}, t: t}
@@ -186,7 +186,7 @@ func TestManyClears(t *testing.T) {
 	}
 }
 
-// TestImplausible: what no engine says costs no more memory than what it says.
+// TestImplausible: implausible events cost no more memory than their own size.
 func TestImplausible(t *testing.T) {
 	table := newTable(t, Config{BlockSize: 2})
 	many := with(one(0, 1), func(e *Event) {
@@ -202,7 +202,8 @@ func TestImplausible(t *testing.T) {
 	}
 }
 
-// TestClears: a clear is of the device alone where offloaded blocks survive it, a damaged batch costs everything.
+// TestClears: a clear covers only the device if offloaded blocks survive it; a damaged batch clears
+// everything.
 func TestClears(t *testing.T) {
 	cpu := func(e *Event) { e.Tier, e.Medium = kv.TierHost, "CPU" }
 	events := []Event{one(0, 1, 2), with(one(0, 1), cpu), {Kind: Cleared, Group: -1}}

@@ -6,13 +6,13 @@ import (
 	"penstock/core/kv"
 )
 
-// begin begins a repair.
+// startRepair starts a repair.
 func (m *Machine) begin(now kv.Mono, out []Effect) []Effect {
 	m.repair = repair{active: true, began: now, attempt: m.repair.attempt}
 	return m.ask(now, out)
 }
 
-// ask asks for what is missing: from the last batch that was applied, or from the very first.
+// askReplay asks for what is missing: from the last applied batch, or from the first batch of all.
 func (m *Machine) ask(now kv.Mono, out []Effect) []Effect {
 	r := &m.repair
 	r.attempt++
@@ -28,7 +28,7 @@ func (m *Machine) ask(now kv.Mono, out []Effect) []Effect {
 	return append(out, Effect{Kind: Ask, From: from, Attempt: r.attempt})
 }
 
-// hold keeps a live batch until what is missing before it has come.
+// holdLive holds a live batch until the missing batches before it have arrived.
 func (m *Machine) hold(now kv.Mono, msg *message, p stamp, out []Effect) []Effect {
 	if m.known && msg.seq == m.next && !m.unsure {
 		return m.caughtUp(m.apply(msg, p, out))
@@ -48,14 +48,14 @@ func (m *Machine) hold(now kv.Mono, msg *message, p stamp, out []Effect) []Effec
 	return out
 }
 
-// overflow gives up because a further batch finds no room, and goes on with it.
+// overflowHeld gives up because the next batch exceeds the bounds, and continues with that batch.
 func (m *Machine) overflow(now kv.Mono, msg *message, p stamp, out []Effect) []Effect {
 	out = m.giveUp(now, out)
 	switch {
 	case !m.known:
 		m.start(msg.seq)
 	case msg.seq < m.next:
-		m.health.Duplicates++ // part of a hole that was given up
+		m.health.Duplicates++ // part of a gap which was given up
 		return out
 	case msg.seq > m.next:
 		out = m.lost(now, out)
@@ -64,7 +64,7 @@ func (m *Machine) overflow(now kv.Mono, msg *message, p stamp, out []Effect) []E
 	return m.apply(msg, p, out)
 }
 
-// caughtUp ends a repair when nothing is held any more.
+// finishIfCaughtUp ends a repair when no batch is held any more.
 func (m *Machine) caughtUp(out []Effect) []Effect {
 	if len(m.held) > 0 || m.behind() {
 		return out
@@ -72,22 +72,22 @@ func (m *Machine) caughtUp(out []Effect) []Effect {
 	return m.finish(out)
 }
 
-// finish ends a repair after which nothing is missing.
+// finishRepair ends a repair after which nothing is missing.
 func (m *Machine) finish(out []Effect) []Effect {
 	m.health.Repaired++
 	return m.stop(out)
 }
 
-// release drops what is held.
+// dropHeld drops the held batches.
 func (m *Machine) release() {
 	m.held, m.health.HeldBytes = nil, 0
 }
 
-// Replayed takes the frames of an answer to what was asked with the number attempt.
+// HandleReplay handles the frames of one answer to the Ask with this attempt number.
 func (m *Machine) Replayed(now kv.Mono, attempt uint32, frames [][]byte, out []Effect) []Effect {
 	r := &m.repair
 	if !r.active || r.waiting || attempt != r.attempt {
-		return out // an answer to an older question
+		return out // an answer to an older Ask
 	}
 	msg, ok := replayMessage(frames)
 	switch {
@@ -121,22 +121,22 @@ func (m *Machine) Replayed(now kv.Mono, attempt uint32, frames [][]byte, out []E
 	}
 	switch {
 	case msg.seq < m.next:
-		m.health.Duplicates++ // it was not asked for, or comes twice
+		m.health.Duplicates++ // it was not asked for, or arrives twice
 		return out
 	case msg.seq == m.next && !m.unsure:
 		r.answered = true
 		return m.repeated(&msg, p, out)
 	case r.answered:
-		return m.retry(now, out) // a hole in the middle: it may come the next time
+		return m.retry(now, out) // a gap in the middle: the next attempt may fill it
 	}
-	// The engine has forgotten what is missing.
+	// The engine has dropped the missing batches.
 	r.answered, m.unsure = true, false
 	out = m.lost(now, out)
 	m.next = msg.seq
 	return m.repeated(&msg, p, out)
 }
 
-// repeated applies the next batch, which was asked for.
+// applyReplayed applies the next batch, which came from a replay.
 func (m *Machine) repeated(msg *message, p stamp, out []Effect) []Effect {
 	m.health.Repeated++
 	waited := len(m.held) > 0
@@ -147,12 +147,12 @@ func (m *Machine) repeated(msg *message, p stamp, out []Effect) []Effect {
 	return out
 }
 
-// ended takes the end of an answer.
+// handleReplayEnd handles the end of a replay.
 func (m *Machine) ended(now kv.Mono, out []Effect) []Effect {
 	r := &m.repair
 	switch {
 	case r.checking && !r.answered:
-		// The engine that answers has never published what was applied last: it is another one.
+		// The engine which answers has never published the last applied batch: it is another one.
 		return m.restart(now, "", out)
 	case !m.known && len(m.held) > 0:
 		m.start(m.held[0].seq)
@@ -164,7 +164,7 @@ func (m *Machine) ended(now kv.Mono, out []Effect) []Effect {
 	return m.retry(now, out)
 }
 
-// drain applies held batches from the next one on.
+// applyHeld applies the held batches from the next one on.
 func (m *Machine) drain(out []Effect) []Effect {
 	if len(m.held) == 0 || m.held[0].seq != m.next {
 		return out
@@ -175,7 +175,7 @@ func (m *Machine) drain(out []Effect) []Effect {
 	return m.apply(&h.message, h.stamp, out)
 }
 
-// ReplayFailed says that what was asked with the number attempt gets no further answer.
+// ReplayFailed says that the Ask with this attempt number gets no further answer.
 func (m *Machine) ReplayFailed(now kv.Mono, attempt uint32, out []Effect) []Effect {
 	if !m.repair.active || m.repair.waiting || attempt != m.repair.attempt {
 		return out
@@ -183,7 +183,7 @@ func (m *Machine) ReplayFailed(now kv.Mono, attempt uint32, out []Effect) []Effe
 	return m.retry(now, out)
 }
 
-// retry waits a little before it asks again, or gives up.
+// scheduleRetry waits before it asks again, or gives up.
 func (m *Machine) retry(now kv.Mono, out []Effect) []Effect {
 	r := &m.repair
 	most := maxAttempts
@@ -198,8 +198,8 @@ func (m *Machine) retry(now kv.Mono, out []Effect) []Effect {
 	return out
 }
 
-// giveUp ends a repair without what is missing, and goes on with what is held. Where nothing is, nothing
-// is known to be missing.
+// giveUpRepair ends a repair without the missing batches, and continues with the held ones. If none are
+// held, nothing is known to be missing.
 func (m *Machine) giveUp(now kv.Mono, out []Effect) []Effect {
 	m.repair.active = false
 	out = append(out, Effect{Kind: StopAsking})
@@ -219,7 +219,7 @@ func (m *Machine) giveUp(now kv.Mono, out []Effect) []Effect {
 	return out
 }
 
-// Tick says what time it is. It is called at Deadline, or any time.
+// Tick advances the time. It is called at Deadline, or at any time.
 func (m *Machine) Tick(now kv.Mono, out []Effect) []Effect {
 	r := &m.repair
 	switch {
@@ -235,7 +235,7 @@ func (m *Machine) Tick(now kv.Mono, out []Effect) []Effect {
 	return out
 }
 
-// Deadline returns when Tick is due; ok is false if it is not.
+// Deadline returns when Tick is due. ok is false if it is not.
 func (m *Machine) Deadline() (at kv.Mono, ok bool) {
 	r := &m.repair
 	if !r.active {

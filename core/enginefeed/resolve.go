@@ -6,8 +6,8 @@ import (
 	"penstock/core/kv"
 )
 
-// believe notes that the engine has what waits as an orphan and is the continuation of a prompt: its blocks are there,
-// whatever their parent's name is.
+// guessContinuation records that the run, which waits as an orphan, continues prompt p: its blocks are
+// cached, whatever the hash of their parent is.
 func (t *Table) believe(p *sent, r *run) {
 	if p.closed > 0 && r.arrival > p.closed {
 		return
@@ -21,8 +21,8 @@ func (t *Table) believe(p *sent, r *run) {
 	r.told = append(r.told, p.chain[first:end]...)
 }
 
-// fits returns how many tokens of p, from a place on, are those of a run's first blocks; 0 if less than a block is known to be.
-// all says that no block of the run differs.
+// matchRun returns how many tokens of p from an offset on equal those of the run's leading blocks. It
+// returns 0 if less than one block is known to match. all says that no block of the run differs.
 func (t *Table) fits(p *sent, e *Event, from int) (n int, all bool) {
 	size := t.cfg.EngineBlock
 	if from < size || from%size != 0 || from+size > len(p.view) || !t.fitsSalt(p, e) {
@@ -41,8 +41,8 @@ func (t *Table) fits(p *sent, e *Event, from int) (n int, all bool) {
 	return n, true
 }
 
-// fitsSalt reports whether blocks behind others can be of a prompt, by what they say of adapter and salt. Some engines tell a
-// prompt's salt with its first block only.
+// matchesSalt reports whether non-first blocks can belong to a prompt, by their adapter and salt. Some
+// engines send a prompt's salt with its first block only.
 func (t *Table) fitsSalt(p *sent, e *Event) bool {
 	salt, named := t.saltOf(e)
 	switch {
@@ -54,15 +54,15 @@ func (t *Table) fitsSalt(p *sent, e *Event) bool {
 	return salt.Namespace == p.salt.Namespace
 }
 
-// fitsMedia reports whether block i of e shows what a prompt shows at a place.
+// matchesMedia reports whether block i of e shows the media which a prompt shows at that offset.
 func (t *Table) fitsMedia(p *sent, e *Event, i, from int) bool {
 	media, named := t.mediaOf(e, i, p.salt.LoRA)
 	inside := t.within(p.media, from, from+t.cfg.EngineBlock)
 	return named && slices.EqualFunc(media, inside, func(a, b kv.Media) bool { return a.Hash == b.Hash })
 }
 
-// covers reports whether a run, and those behind its blocks, have all that the engine stored for p from a place on. The last
-// token of an answer was not computed on.
+// coversRequest reports whether a run, with the runs which follow its blocks, has everything which the
+// engine stored for p from an offset on. The last generated token was not computed on.
 func (t *Table) covers(p *sent, r *run, from int) bool {
 	size := t.cfg.EngineBlock
 	n, _ := t.fits(p, &r.event, from)
@@ -80,10 +80,12 @@ func (t *Table) covers(p *sent, r *run, from int) bool {
 	return false
 }
 
-// resolve finds the name of the block at the end of p's cached tokens, if there is no doubt: what is stored for p came
-// after it was sent, behind one name only, and is nothing that was stored for another prompt.
+// resolveParent finds the engine hash of the block which ends p's cached tokens, if it is unambiguous: the
+// blocks stored for p arrived after p was sent, they follow one hash only, and they cannot have been stored
+// for another prompt.
 func (t *Table) resolve(p *sent) {
-	// Where all that can be found was found, what follows may have been there too, so that nothing was stored.
+	// If everything which can be found was found, the following blocks may have been cached too, and then
+	// nothing was stored.
 	size := t.cfg.EngineBlock
 	if p.began < t.orphans.lost || !p.whole || p.cached >= (p.prompt-1)/size*size {
 		return
@@ -102,7 +104,7 @@ func (t *Table) resolve(p *sent) {
 		}
 		own = r
 	}
-	if own == nil || own.live == 0 { // what was before it may be gone too
+	if own == nil || own.live == 0 { // the blocks before it may be gone too
 		return
 	}
 	if name, end, ok := t.root(p, own); ok && t.plantable(p, name, end) && !t.explained(p, own) {
@@ -110,8 +112,8 @@ func (t *Table) resolve(p *sent) {
 	}
 }
 
-// explained reports whether a run can be of another prompt than p. Which one is noted: until it has left, or the engine
-// has said what of it was cached, p need not be looked at again.
+// recordRival reports whether a run can belong to a prompt other than p. It records that prompt: p need not
+// be examined again until the other prompt is dropped or the engine has reported its cached tokens.
 func (t *Table) explained(p *sent, own *run) bool {
 	for _, other := range t.requests.list {
 		if other != p && other.began < own.arrival && t.explains(other, p, own) {
@@ -123,7 +125,7 @@ func (t *Table) explained(p *sent, own *run) bool {
 	return false
 }
 
-// rivalled reports whether the prompt that explained what was stored for p still does.
+// hasRival reports whether the recorded rival of p still explains what was stored for p.
 func (t *Table) rivalled(p *sent) bool {
 	if p.rival == 0 {
 		return false
@@ -132,7 +134,8 @@ func (t *Table) rivalled(p *sent) bool {
 	return other != nil && other.cached == p.rivalCached
 }
 
-// located notes, of the requests of which e is a part behind a block that is known, up to where their blocks are known.
+// recordKnownLength updates, for each request which e continues after a known block, the length up to which
+// its blocks are known.
 func (t *Table) located(e *Event, id uint32) {
 	var depth uint32
 	if t.per > 1 {
@@ -148,7 +151,7 @@ func (t *Table) located(e *Event, id uint32) {
 	}
 }
 
-// endsAt reports whether an engine's block is the one of p at whose end so many tokens are.
+// isBlockAt reports whether an engine block is the block of p which ends at token end.
 func (t *Table) endsAt(p *sent, id uint32, end int) bool {
 	size := t.cfg.EngineBlock
 	if t.per == 1 {
@@ -169,7 +172,8 @@ func (t *Table) endsAt(p *sent, id uint32, end int) bool {
 	return true
 }
 
-// explains reports whether a run can be of another prompt, behind other tokens than those before it in p.
+// canExplain reports whether a run can belong to another prompt, after tokens which differ from those
+// before it in p.
 func (t *Table) explains(other, p *sent, r *run) bool {
 	if other.cached != unreported {
 		_, all := t.fits(other, &r.event, other.cached)
@@ -183,12 +187,13 @@ func (t *Table) explains(other, p *sent, r *run) bool {
 	return false
 }
 
-// begins reports whether two prompts have the same first tokens, and what they show.
+// sharesPrefix reports whether two prompts have the same first n tokens and the same media.
 func (p *sent) begins(other *sent, n int) bool {
 	return p.salt == other.salt && len(p.view) >= n && slices.Equal(p.view[:n], other.view[:n]) && slices.Equal(p.media, other.media)
 }
 
-// root returns the name which the orphans before a run of p wait for, and where in p its block ends.
+// findRootHash returns the hash which the orphans before a run of p wait for, and the token of p at which
+// that block ends.
 func (t *Table) root(p *sent, r *run) (name kv.EngineHash, end int, ok bool) {
 	name, end = r.event.Parent, p.cached
 	for {
@@ -207,7 +212,8 @@ func (t *Table) root(p *sent, r *run) (name kv.EngineHash, end int, ok bool) {
 	}
 }
 
-// plantable reports whether the beginning of p can be made a stem: its block that ends at end has a name.
+// canAddPrefix reports whether the start of p can become a resolved prefix whose last block ends at end and
+// has this hash.
 func (t *Table) plantable(p *sent, name kv.EngineHash, end int) bool {
 	_, doubtful := t.doubtful[name]
 	path := (end - 1) / t.cfg.BlockSize
@@ -223,9 +229,9 @@ func (t *Table) plantable(p *sent, name kv.EngineHash, end int) bool {
 	return p.salt.Namespace != "" || !t.veiled(&Event{Tokens: p.view}, 0)
 }
 
-// plant makes a stem of the beginning of p. What waits for the name is stored.
+// addPrefix makes a resolved prefix of the start of p, and stores the orphans which wait for its hash.
 func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
-	path := (end - 1) / t.cfg.BlockSize // blocks of ours before the one with the name
+	path := (end - 1) / t.cfg.BlockSize // Penstock blocks before the one which the hash ends
 	n := &t.inferred
 	salt, ok := t.salts.of(p.salt)
 	if !ok {
@@ -253,8 +259,8 @@ func (t *Table) plant(p *sent, name kv.EngineHash, end int) {
 	t.adopt([]kv.EngineHash{name})
 }
 
-// plantPieces makes the engine's blocks of the block of ours that the named one is in, and the one before those, which
-// stands for all before it.
+// addPrefixPages adds the engine pages of the Penstock block which the resolved page is in, and a stub page
+// for everything before them.
 func (t *Table) plantPieces(p *sent, s *stem, name kv.EngineHash, end int, salt uint16) {
 	size, x, path := t.cfg.EngineBlock, &t.pieces, len(s.path)
 	parent := uint32(0)
@@ -276,7 +282,7 @@ func (t *Table) plantPieces(p *sent, s *stem, name kv.EngineHash, end int, salt 
 	}
 }
 
-// forgetBehind forgets an engine's block and all behind it, on all tiers.
+// forgetDescendants drops an engine block and all blocks which follow it, on all tiers.
 func (t *Table) forgetBehind(name kv.EngineHash) {
 	id := t.find(name)
 	if id == 0 {
@@ -304,7 +310,7 @@ func (t *Table) forgetBehind(name kv.EngineHash) {
 	t.removeAll(names)
 }
 
-// removeAll takes all copies of blocks away, the last of names first.
+// removeAllCopies removes all copies of the blocks, the last of names first.
 func (t *Table) removeAll(names []kv.EngineHash) {
 	for _, name := range slices.Backward(names) {
 		for tier := range kv.Tier(tiers) {

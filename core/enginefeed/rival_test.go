@@ -7,8 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// TestRival: a prompt whose blocks may be those of another is not looked at again as long as that is so, and its name is
-// found once the engine says that the other had nothing cached, or the other has left.
+// TestRival: a prompt whose blocks may belong to another prompt is not examined again as long as that
+// holds. Its hash is resolved once the engine reports that the other had nothing cached, or the other is
+// dropped.
 func TestRival(t *testing.T) {
 	tokens := func(firsts ...int) (out []kv.Token) {
 		for _, first := range firsts {

@@ -2,13 +2,13 @@ package enginefeed
 
 import "penstock/core/kv"
 
-// opaque is the number of the salt of blocks that have no name of ours: they are remembered so
-// that those behind them are not taken for orphans, and never told of.
+// opaqueSalt is the salt id of blocks which cannot be hashed. They are remembered so that the blocks which
+// follow them are not taken for orphans. They are never announced.
 const opaque = 1<<16 - 1
 
-// salts gives numbers to the pairs of adapter and namespace that blocks are under, as long as there are such blocks.
+// saltTable assigns ids to the pairs of adapter and namespace in use by blocks.
 type salts struct {
-	size  int // tokens in a block of ours
+	size  int // tokens in a Penstock block
 	uses  []saltUse
 	free  []uint16
 	known map[kv.Salt]uint16
@@ -20,7 +20,8 @@ type saltUse struct {
 	blocks int
 }
 
-// of returns the number of a salt; ok is false if there are too many. Who has taken it calls settle.
+// assignID returns the id of a salt. ok is false if there are too many salts. The caller must call
+// dropIfUnused after it.
 func (s *salts) of(salt kv.Salt) (id uint16, ok bool) {
 	if id, ok := s.known[salt]; ok {
 		return id, true
@@ -47,7 +48,7 @@ func (s *salts) of(salt kv.Salt) (id uint16, ok bool) {
 	return id, true
 }
 
-// take says that a further block is under a salt, give that one is no more.
+// retain counts one more block under a salt; release counts one less.
 func (s *salts) take(id uint16) {
 	if id != opaque {
 		s.uses[id].blocks++
@@ -61,7 +62,7 @@ func (s *salts) give(id uint16) {
 	}
 }
 
-// settle forgets a salt that no block is under.
+// dropIfUnused drops a salt without blocks.
 func (s *salts) settle(id uint16) {
 	if id == opaque || s.uses[id].blocks > 0 {
 		return

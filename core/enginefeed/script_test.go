@@ -12,18 +12,18 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts of the machine. "machine [replay] [held=N]" makes one, "health" says what it
-// has seen, and the lines of "do" are
+// TestScripts runs the golden scripts of the machine. "machine [replay] [held=N]" creates one, "health"
+// prints its health, and the lines of "do" are
 //
-//	connect, disconnect, restart       restart: the engine is known to have begun anew
+//	connect, disconnect, restart       restart: the engine is known to have restarted
 //	live N TEXT [life=X] [epoch=X] [barrier=X]
-//	                                   TEXT that begins with "bad" cannot be read
+//	                                   a TEXT which starts with "bad" cannot be read
 //	again N TEXT                       an answer to the last question; TEXT "-" is an empty batch
 //	old N TEXT                         an answer to the question before
 //	end, fail
-//	wait DURATION                      the clock goes on, and every deadline is kept
+//	wait DURATION                      advances the clock, and keeps every deadline
 //
-// Behind each line is what the machine wants done.
+// After each line come the machine's effects.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := script{}
@@ -87,7 +87,7 @@ func (s *script) line(t *testing.T, f []string) string {
 	return s.print(t, out)
 }
 
-// wait keeps every deadline up to then.
+// wait keeps every deadline up to the given time.
 func (s *script) wait(t *testing.T, text string) string {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -140,7 +140,8 @@ func (s *script) print(t *testing.T, effects []Effect) string {
 	return out.String()
 }
 
-// scriptFrames makes the frames of a batch. Its text is made long enough for a batch with events; "~" is one without.
+// scriptFrames returns the frames of a batch. The text is padded to the length of a batch with events; "~"
+// is a batch without.
 func scriptFrames(t *testing.T, f []string) [][]byte {
 	var n uint64
 	if _, err := fmt.Sscan(f[0], &n); err != nil {

@@ -7,49 +7,51 @@ import (
 	"penstock/core/kv"
 )
 
-// The bounds of the prompts that are remembered.
+// The bounds of the remembered prompts.
 const (
 	maxSent       = 512
 	maxSentTokens = 1 << 20
 )
 
-// What the engine stored for a request is known settleTime after its end, as its events and its answer come on two
-// ways. A prompt is remembered for keepTime after that.
+// A request's events and its answer arrive on two channels: what the engine stored for it is known
+// settleDelay after its end. A prompt is remembered for requestKeepTime after that.
 const (
 	settleTime = 200 * time.Millisecond
 	keepTime   = 30 * time.Second
 )
 
-// unreported is the number of cached tokens of a prompt of which the engine has said none.
+// cachedUnreported is the cached-token count of a prompt for which the engine has reported none.
 const unreported = -1
 
-// sent is a prompt that was sent to the engine, with what it generated. By the cached tokens that the engine reports for it
-// the prompt tells which block a name is of: what the engine stores behind N cached tokens follows the block that ends there.
+// sentRequest is a prompt which was sent to the engine, with the tokens generated for it. The cached tokens
+// which the engine reports for it identify an engine hash: what the engine stores after N cached tokens
+// follows the block which ends there.
 type sent struct {
 	number uint64
 	salt   kv.Salt
 	hasher kv.Hasher
-	// view are the tokens as events have them, tokens as requests do, of which the first are the prompt.
+	// view holds the tokens as events have them. tokens holds them as requests have them; the first ones
+	// are the prompt.
 	view, tokens []kv.Token
 	prompt       int
 	media        []kv.Media
-	blocks       []kv.BlockHash // of ours
+	blocks       []kv.BlockHash // Penstock blocks
 	chain        []kv.SeqHash
-	began        uint64 // in arrivals
+	began        uint64 // when it was sent, as an arrival number
 	cached       int
 	over         bool
-	end          kv.Mono // when it was over
-	seen         uint64  // up to which arrival runs were looked at
-	closed       uint64  // the last arrival that can be of this request; 0 until that is settled
-	tried        uint64  // requests.changes when no name was found
-	known        int     // up to where its blocks are known by name
-	whole        bool    // it came to its end by itself
-	doubtful     bool    // several names fit it
-	rival        uint64  // the number of a prompt that what was stored for this one may be of; 0 if none is known
-	rivalCached  int     // what was reported of it when that was found
+	end          kv.Mono // when it ended
+	seen         uint64  // the arrival up to which runs were examined
+	closed       uint64  // the last arrival which can belong to this request; 0 until settled
+	tried        uint64  // the value of requestLog.changes when no hash was found
+	known        int     // the number of tokens up to which its blocks are known by hash
+	whole        bool    // the engine served it completely
+	doubtful     bool    // several hashes match it
+	rival        uint64  // the number of a prompt which may own what was stored for this one; 0 if none
+	rivalCached  int     // the cached tokens of the rival when it was recorded
 }
 
-// block returns the i-th block of ours.
+// blockAt returns the i-th Penstock block.
 func (p *sent) block(i int) block {
 	b := block{hash: p.blocks[i], depth: uint32(i)}
 	if i > 0 {
@@ -58,12 +60,12 @@ func (p *sent) block(i int) block {
 	return b
 }
 
-// requests are the prompts that are remembered, the oldest first.
+// requestLog holds the remembered prompts, oldest first.
 type requests struct {
 	list   []*sent
 	tokens int
 	number uint64
-	// changes counts what was learned of requests: what was in doubt may not be any more.
+	// changes counts what was learned about requests: an ambiguous case may have become unambiguous.
 	changes uint64
 }
 
@@ -83,13 +85,13 @@ func (q *requests) find(number uint64) *sent {
 	return q.list[i]
 }
 
-// drop forgets a prompt.
+// dropRequest drops a prompt.
 func (q *requests) drop(i int) {
 	q.tokens -= len(q.list[i].tokens)
 	q.list = slices.Delete(q.list, i, i+1)
 }
 
-// room forgets prompts until there is room for so many tokens: those first whose requests are over.
+// makeRoom drops prompts until the given number of tokens fits: finished requests first.
 func (q *requests) room(tokens int) {
 	for i := 0; i < len(q.list) && (len(q.list) >= maxSent || q.tokens+tokens > maxSentTokens); {
 		if q.list[i].over {
@@ -103,19 +105,21 @@ func (q *requests) room(tokens int) {
 	}
 }
 
-// History says how much of what an engine cached is known from its events.
+// History says how much of an engine's cache is known from its events.
 type History uint8
 
-// The histories.
+// The values of History.
 const (
-	// PartialHistory: it may have blocks that it stored before its events were followed, or in events that were lost.
+	// PartialHistory: the engine may have blocks which it stored before its events were followed, or in
+	// events which were lost.
 	PartialHistory History = iota
-	// WholeHistory: its events were followed from their beginning.
+	// WholeHistory: its events were followed from the start.
 	WholeHistory
 )
 
-// SetHistory says how much is known of the engine, and appends to out what changes by that. An orphan shows that the
-// history is partial, until the engine's cache is empty. While it is, prompts are remembered, by which names are found.
+// SetHistory sets how much is known of the engine, and appends the resulting changes to out. An orphan
+// proves that the history is partial until the engine's cache is empty. While it is partial, prompts are
+// remembered, to resolve engine hashes.
 func (t *Table) SetHistory(h History, out []kv.Event) []kv.Event {
 	if t.cfg.Capacity == 0 || t.partial == (h == PartialHistory) || t.orphaned {
 		return out
@@ -133,7 +137,7 @@ func (t *Table) SetHistory(h History, out []kv.Event) []kv.Event {
 	return t.done()
 }
 
-// becomePartial begins to keep account of which blocks events told of.
+// startPartialHistory starts to count which blocks events announced.
 func (t *Table) becomePartial() {
 	if t.partial {
 		return
@@ -146,8 +150,8 @@ func (t *Table) becomePartial() {
 	}
 }
 
-// Sent says that a request is sent to the engine, before it is. number names it for the other calls; 0 is a
-// request that need not be told of any further. The slices are not kept.
+// RecordSent records a request. It is called before the request is sent to the engine. number identifies
+// the request in other calls; 0 means that no further calls are needed. The slices are not kept.
 func (t *Table) Sent(prompt []kv.Token, media []kv.Media, salt kv.Salt) (number uint64) {
 	if !t.partial || len(prompt) == 0 || len(prompt) > maxSentTokens || len(media) > 0 && t.cfg.Pads == PadsAbove {
 		return 0
@@ -175,7 +179,7 @@ func (t *Table) Sent(prompt []kv.Token, media []kv.Media, salt kv.Salt) (number 
 	return p.number
 }
 
-// extend names the blocks of ours that the tokens fill.
+// extendBlocks hashes the Penstock blocks which the tokens fill.
 func (p *sent) extend(from int) {
 	size := p.hasher.BlockSize()
 	for i := from; (i+1)*size <= len(p.tokens); i++ {
@@ -184,7 +188,7 @@ func (p *sent) extend(from int) {
 	}
 }
 
-// Grew says that a request generated tokens.
+// RecordGenerated records the tokens which a request generated.
 func (t *Table) Grew(number uint64, tokens []kv.Token) {
 	p := t.requests.find(number)
 	if p == nil || p.over || t.requests.tokens+len(tokens) > maxSentTokens {
@@ -201,7 +205,8 @@ func (t *Table) Grew(number uint64, tokens []kv.Token) {
 	p.extend(len(p.blocks))
 }
 
-// Reported takes how many tokens of a request the engine had cached, and appends to out what that shows.
+// RecordCached records how many tokens of a request the engine had cached, and appends the resulting
+// changes to out.
 func (t *Table) Reported(number uint64, cached int, out []kv.Event) []kv.Event {
 	p := t.requests.find(number)
 	if p == nil || p.cached != unreported || cached < 0 || cached > len(p.tokens) {
@@ -210,20 +215,20 @@ func (t *Table) Reported(number uint64, cached int, out []kv.Event) []kv.Event {
 	p.cached = cached
 	t.requests.changes++
 	t.begin(out)
-	// The last token is always computed, and with it the block of the engine that it is in.
+	// The engine always computes the last token, and with it that token's engine block.
 	if size := t.cfg.EngineBlock; cached < (p.prompt-1)/size*size {
 		t.inferred.deny(t, p, cached/t.cfg.BlockSize, (p.prompt-1)/size*size/t.cfg.BlockSize)
 	}
 	switch {
 	case t.told(p):
 		p.known = max(p.known, cached)
-	case p.salt.Namespace == "" || t.veil.told: // else nothing is predicted
+	case p.salt.Namespace == "" || t.veil.told: // otherwise nothing is predicted
 		t.inferred.guess(t, p, cached/t.cfg.BlockSize)
 	}
 	return t.done()
 }
 
-// told reports whether events told of all blocks before the end of p's cached tokens.
+// eventsCoverCached reports whether events announced all blocks before the end of p's cached tokens.
 func (t *Table) told(p *sent) bool {
 	for _, seq := range p.chain[:min(len(p.chain), p.cached/t.cfg.BlockSize)] {
 		if _, named := t.inferred.named[seq]; !named {
@@ -233,8 +238,8 @@ func (t *Table) told(p *sent) bool {
 	return p.cached%t.cfg.BlockSize == 0
 }
 
-// Ended says that a request is over: whatever the engine stored for it was published, or will be soon. Of one that is
-// Served, the tokens that the engine stored are known.
+// RecordEnd records that a request ended: what the engine stored for it is published, or will be soon. For
+// a Served request the stored tokens are known.
 func (t *Table) Ended(number uint64, end End, now kv.Mono) {
 	if p := t.requests.find(number); p != nil && !p.over {
 		p.over, p.whole, p.end = true, end == Served, now
@@ -242,17 +247,17 @@ func (t *Table) Ended(number uint64, end End, now kv.Mono) {
 	}
 }
 
-// End is how a request came to its end.
+// RequestEnd says how a request ended.
 type End uint8
 
-// The ends.
+// The values of RequestEnd.
 const (
-	Broken End = iota // before the engine had generated all of its answer
+	Broken End = iota // before the engine had generated the whole answer
 	Served
 )
 
-// Settle finds names of blocks by the requests that are over, and appends to out what follows. It is called at
-// Due, after batches were applied, or any time.
+// ResolveHashes resolves engine hashes from the requests which ended, and appends the resulting changes to
+// out. It is called when NextResolve says so, after batches were applied, or at any time.
 func (t *Table) Settle(now kv.Mono, out []kv.Event) []kv.Event {
 	q := &t.requests
 	if len(q.list) == 0 {
@@ -293,7 +298,7 @@ func (t *Table) Settle(now kv.Mono, out []kv.Event) []kv.Event {
 	return t.done()
 }
 
-// Due returns when Settle is; ok is false if it is not.
+// NextResolve returns when ResolveHashes is due. ok is false if it is not.
 func (t *Table) Due() (at kv.Mono, ok bool) {
 	for _, p := range t.requests.list {
 		waits := p.over && p.closed == 0 && p.cached > p.known && t.orphans.runs > 0

@@ -6,59 +6,63 @@ import (
 	"penstock/core/kv"
 )
 
-// Pads says which tokens an engine's events have where a prompt shows media.
+// PadStyle says which tokens an engine's events have in the place of media.
 type Pads uint8
 
-// The ways.
+// The pad styles.
 const (
-	// PadsNative: the vocabulary's own, as in requests, and who the media are stands in the keys of the block. vLLM.
+	// PadsNative: the same vocabulary tokens as in requests. The block's keys identify the media. vLLM.
 	PadsNative Pads = iota
-	// PadsOfKeys: kv.PadToken of each object's key, and no keys beside them. SGLang, and routers that publish for it.
+	// PadsFromKeys: kv.PadToken of each object's key, and no keys. SGLang, and routers which publish for
+	// it.
 	PadsOfKeys
-	// PadsAbove: ids above the vocabulary that say nothing, and who the media are stands in the keys. TensorRT-LLM.
+	// PadsAboveVocab: placeholder ids above the vocabulary, without identity. The block's keys identify the
+	// media. TensorRT-LLM.
 	PadsAbove
 )
 
-// firstPad is the least token that kv.PadToken gives: no vocabulary is as large.
+// minPadToken is the smallest token which kv.PadToken returns: it is larger than any vocabulary.
 const firstPad = kv.Token(1_000_000)
 
-// veiledPad stands for every id above the vocabulary.
+// normalizedPad replaces every id above the vocabulary.
 const veiledPad = ^kv.Token(0)
 
-// The bounds of what is remembered of requests. What is older is forgotten: of blocks that the engine stores so late, those
-// that show an object whose key is still known are named by that, others have no name of ours.
+// The bounds of what is remembered of media prompts. The oldest entries are dropped. A block stored after
+// that is hashed from its media object if the object's key is still known; otherwise it cannot be hashed.
 const (
 	maxShown   = 1 << 16 // blocks
 	maxObjects = 1 << 14
 	maxTails   = 1 << 12 // prompts
 )
 
-// shown remembers how the prompts that show media were sent, so that blocks with other tokens in the place of media
-// get the names by which requests know them, whatever tokens of structure a family puts around its media.
+// mediaPrompts remembers how prompts with media were sent. Blocks whose events have other tokens in the
+// place of media then get the hashes which requests use, whatever structure tokens a model family puts
+// around its media.
 type shown struct {
-	// blocks are our names of blocks, by what is before them and what the engine will say of them.
+	// blocks maps a lookup key (parent prefix, and tokens and media as the engine reports them) to a block
+	// hash.
 	blocks recent[kv.SeqHash, kv.BlockHash]
-	// tails are what is known of the last block of a prompt, which answers fill, by what is before it.
+	// tails maps a parent prefix to the prompt's partial last block, which generated tokens will complete.
 	tails recent[kv.SeqHash, tail]
-	// pads are objects by the token that stands for them.
+	// pads maps a placeholder token to its media object.
 	pads recent[kv.Token, object]
 
 	view, native []kv.Token // scratch
 }
 
-// tail is the beginning of a block up to where the last of its media ends.
+// partialBlock is the start of a block, up to the end of its last media object.
 type tail struct {
 	view, native []kv.Token
 	media        []kv.Media
 }
 
-// object is a media object, and the token that holds its rows in requests.
+// mediaObject is a media object, and the token which requests have in its place.
 type object struct {
 	hash uint64
 	pad  kv.Token
 }
 
-// recent is a map that forgets what came first when it is full.
+// fifoMap is a map which drops its oldest entry when it is full.
 type recent[K comparable, V any] struct {
 	of    map[K]V
 	order []K
@@ -81,8 +85,9 @@ func (r *recent[K, V]) put(key K, v V, most int) {
 	r.of[key] = v
 }
 
-// Shown says that a prompt that shows media is sent to the engine, before it is: prompt has the tokens of the vocabulary, media
-// are in order. It does nothing where the engine's events have those tokens too.
+// RecordMediaPrompt records a prompt with media. It is called before the prompt is sent to the engine.
+// prompt has the vocabulary's tokens; media are in order. It does nothing if the engine's events have those
+// tokens too.
 func (t *Table) Shown(prompt []kv.Token, media []kv.Media, salt kv.Salt) {
 	if t.cfg.Pads == PadsNative || len(media) == 0 {
 		return
@@ -103,14 +108,15 @@ func (t *Table) Shown(prompt []kv.Token, media []kv.Media, salt kv.Salt) {
 		}
 		prev = kv.Extend(prev, uint32(at/size), name)
 	}
-	if at < last { // the media reach into a block that is not full
+	if at < last { // the media reach into a block which is not full
 		v.tails.put(prev, tail{
 			view: append([]kv.Token(nil), v.view[at:last]...), native: append([]kv.Token(nil), prompt[at:last]...), media: append([]kv.Media(nil), t.within(media, at, last)...),
 		}, maxTails)
 	}
 }
 
-// represent writes a prompt to the view as the engine's events have it, and returns where the last of its media ends.
+// renderEventTokens writes a prompt to v.view as the engine's events have it, and returns the end of the
+// last media object.
 func (t *Table) represent(prompt []kv.Token, media []kv.Media) (last int) {
 	v := &t.shown
 	v.view = append(v.view[:0], prompt...)
@@ -135,7 +141,8 @@ func (t *Table) represent(prompt []kv.Token, media []kv.Media) (last int) {
 	return last
 }
 
-// padOf returns which token of an object's range holds its rows: the first that is known to, else the one that it has most of.
+// findPadToken returns the token which fills a media object's range: the first known media token, otherwise
+// the token with the longest run.
 func (t *Table) padOf(tokens []kv.Token) kv.Token {
 	best, most, run := tokens[0], 0, 0
 	for i, token := range tokens {
@@ -152,12 +159,13 @@ func (t *Table) padOf(tokens []kv.Token) kv.Token {
 	return best
 }
 
-// isMedia reports whether a token of the vocabulary is known to hold rows of media.
+// isMediaToken reports whether a vocabulary token is known to stand for media.
 func (t *Table) isMedia(token kv.Token) bool {
 	return slices.Contains(t.cfg.MediaTokens, token)
 }
 
-// within returns the media that overlap a range of a prompt, as a block has them. The slice is used again.
+// mediaInRange returns the media which overlap a range of a prompt, in the form in which blocks have them.
+// The next call reuses the slice.
 func (t *Table) within(media []kv.Media, from, to int) []kv.Media {
 	t.inside = t.inside[:0]
 	for _, m := range media {
@@ -168,7 +176,8 @@ func (t *Table) within(media []kv.Media, from, to int) []kv.Media {
 	return t.inside
 }
 
-// key is what a block is remembered by: what is before it, and what the engine says of it.
+// blockLookupKey returns the key under which a block is remembered: its parent prefix, and its tokens and
+// media as the engine reports them.
 func (t *Table) key(h kv.Hasher, prev kv.SeqHash, view []kv.Token, media []kv.Media) kv.SeqHash {
 	if t.cfg.Pads == PadsOfKeys {
 		media = nil // they are in the tokens
@@ -176,7 +185,7 @@ func (t *Table) key(h kv.Hasher, prev kv.SeqHash, view []kv.Token, media []kv.Me
 	return kv.Extend(prev, 1, h.Block(view, 0, media))
 }
 
-// name returns our name of a block of the engine's tokens and media, behind prev.
+// hashBlock returns the Penstock hash of the block after prev with the engine's tokens and media.
 func (t *Table) name(h kv.Hasher, prev kv.SeqHash, tokens []kv.Token, media []kv.Media) kv.BlockHash {
 	if t.cfg.Pads == PadsNative {
 		return h.Block(tokens, 0, media)
@@ -206,7 +215,7 @@ func (t *Table) name(h kv.Hasher, prev kv.SeqHash, tokens []kv.Token, media []kv
 	return t.resolved(h, media)
 }
 
-// stands reports whether a token of an event stands for a media object.
+// isMediaPlaceholder reports whether a token of an event stands for a media object.
 func (t *Table) stands(token kv.Token) bool {
 	if t.cfg.Vocabulary > 0 && int64(token) >= int64(t.cfg.Vocabulary) {
 		return true
@@ -214,7 +223,7 @@ func (t *Table) stands(token kv.Token) bool {
 	return t.cfg.Pads == PadsOfKeys && token >= firstPad
 }
 
-// begins reports whether a block is the one that l is the beginning of.
+// isPrefixOf reports whether a block starts with l.
 func (l *tail) begins(view []kv.Token, media []kv.Media, pads Pads) bool {
 	if len(view) < len(l.view) {
 		return false
@@ -238,8 +247,8 @@ func (l *tail) begins(view []kv.Token, media []kv.Media, pads Pads) bool {
 	return true
 }
 
-// resolved names the block of the view token by token, as far as the objects are known. One that shows an object that is not is
-// named by its tokens as they are, which no request here has.
+// hashResolvedMedia hashes the block in v.view token by token, with the objects which are known. A block
+// with an unknown object is hashed from its placeholder tokens, which no request here has.
 func (t *Table) resolved(h kv.Hasher, media []kv.Media) kv.BlockHash {
 	v := &t.shown
 	v.native = append(v.native[:0], v.view...)
@@ -267,8 +276,9 @@ func (t *Table) resolved(h kv.Hasher, media []kv.Media) kv.BlockHash {
 	return h.Block(v.native, 0, t.inside)
 }
 
-// faceless reports whether a block of an event without keys shows media: all pictures would have one name. An event that
-// has keys, and none for such a block, is of a text with those tokens, as a model may write it.
+// hasUnidentifiedMedia reports whether a block of an event without keys shows media: all images would have
+// one hash. If an event has keys and none for such a block, the block is text with those tokens, as a model
+// may generate.
 func (t *Table) faceless(tokens []kv.Token) bool {
 	return t.cfg.Pads == PadsNative && len(t.cfg.MediaTokens) > 0 && slices.ContainsFunc(tokens, t.isMedia)
 }

@@ -11,20 +11,20 @@ import (
 	"penstock/core/media"
 )
 
-// sight is a family of models as this package sees it: how its media stand in a prompt.
+// mediaFamily describes how a model family's prompts show media, as far as this package cares.
 type sight struct {
 	name         string
 	placeholders []kv.Token // by kind
-	pads         []kv.Token // that hold rows
+	pads         []kv.Token // which stand for rows of the encoder
 	layout       func(r *rand.Rand, kind int) media.Layout
-	// mixed says that an object may have longer runs of other tokens than of those that hold its rows.
+	// mixed says that an object may have longer runs of other tokens than of its row tokens.
 	mixed bool
 }
 
 const vocabulary = 2000
 
-// sights are layouts of all forms that families have: bare rows, tokens before and after them, rows and tiles with tokens
-// between them, times between frames.
+// mediaFamilies returns layouts of all forms which families use: bare rows, tokens before and after them, rows and
+// tiles with tokens between them, times between frames.
 func sights() []sight {
 	runs := func(r ...media.Run) media.Layout { return media.Layout{Runs: r} }
 	return []sight{
@@ -61,20 +61,20 @@ func sights() []sight {
 	}
 }
 
-// turn is a prompt as a request has it, with what was answered, which is cached too.
+// promptTurn is a prompt as a request has it, with the generated tokens, which are cached too.
 type turn struct {
 	prompt, tokens []kv.Token
 	media          []kv.Media
 	salt           kv.Salt
 }
 
-// turnOf returns a random conversation of a family. Objects are of few, so that prompts share some.
+// newTurn returns a random conversation of a family. There are few objects, so that prompts share some.
 func turnOf(t *testing.T, r *rand.Rand, s *sight, salt kv.Salt) turn {
 	var text []kv.Token
 	var placed []media.Placed
 	words := func() {
 		if r.IntN(3) == 0 {
-			return // objects beside each other
+			return // adjacent objects
 		}
 		for range r.IntN(40) {
 			text = append(text, kv.Token(r.IntN(4)))
@@ -84,7 +84,7 @@ func turnOf(t *testing.T, r *rand.Rand, s *sight, salt kv.Salt) turn {
 	for range r.IntN(11) {
 		kind := r.IntN(len(s.placeholders))
 		key := media.URLKey(fmt.Sprint(r.IntN(6)), 0)
-		// What is shown by one key always has one layout.
+		// One key always has one layout.
 		l := s.layout(rand.New(rand.NewPCG(key.Hash, uint64(kind))), kind)
 		placed = append(placed, media.Placed{Placeholder: s.placeholders[kind], Key: key, Layout: l})
 		text = append(text, s.placeholders[kind])
@@ -101,12 +101,12 @@ func turnOf(t *testing.T, r *rand.Rand, s *sight, salt kv.Salt) turn {
 	return turn{prompt: prompt, tokens: tokens, media: places, salt: salt}
 }
 
-// publisher is how an engine says what it stored of a turn.
+// publisher is how an engine reports what it stored of a turn.
 type publisher struct {
 	name string
 	cfg  Config
 	salt kv.Salt
-	// view is the tokens that its events have, keys what it says that block depends on besides.
+	// view returns the tokens of its events, keys the extra keys of a block.
 	view func(s *sight, u *turn) []kv.Token
 	keys func(u *turn, from, to int, first bool) []Key
 	pull bool
@@ -114,7 +114,7 @@ type publisher struct {
 
 func native(_ *sight, u *turn) []kv.Token { return u.tokens }
 
-// padded replaces what holds rows of media.
+// padded replaces the row tokens of media.
 func padded(pad func(m kv.Media) kv.Token) func(s *sight, u *turn) []kv.Token {
 	return func(s *sight, u *turn) []kv.Token {
 		view := slices.Clone(u.tokens)
@@ -131,7 +131,7 @@ func padded(pad func(m kv.Media) kv.Token) func(s *sight, u *turn) []kv.Token {
 
 func uuid(m kv.Media) []byte { return []byte(media.Key{Hash: m.Hash}.UUID()) }
 
-// overlapping returns a key for each object that reaches into a range.
+// overlapping returns a key for each object which overlaps a range.
 func overlapping(key func(u *turn, m kv.Media, offset int64) Key) func(u *turn, from, to int, first bool) []Key {
 	return func(u *turn, from, to int, first bool) (keys []Key) {
 		if u.salt.LoRA != "" {
@@ -166,7 +166,7 @@ func publishers() []publisher {
 	}
 }
 
-// publish returns what an engine says when it has stored all full blocks of a turn, in the bytes of its feed.
+// publish returns the engine's report after it stored all full blocks of a turn, in the bytes of its feed.
 func (p *publisher) publish(t *testing.T, r *rand.Rand, s *sight, u *turn, size int) *Batch {
 	view := p.view(s, u)
 	n := len(view) / size
@@ -229,7 +229,7 @@ func (p *publisher) publish(t *testing.T, r *rand.Rand, s *sight, u *turn, size 
 	return &out
 }
 
-// asked returns events as the JSON that TensorRT-LLM hands out.
+// asked returns events as the JSON which TensorRT-LLM serves.
 func asked(t *testing.T, b *Batch) []byte {
 	all := []map[string]any{{"event_id": 0, "data": map[string]any{"type": "created", "num_blocks_per_cache_level": []int{9}}}}
 	for i := range b.Events {
@@ -245,7 +245,7 @@ func asked(t *testing.T, b *Batch) []byte {
 				tokens = append(tokens, map[string]any{"type": "unique_token", "token_id": token, "token_extra_id": 0})
 			}
 			for _, k := range e.Extra[j].Keys {
-				// A digest of the content, and what the request called the object.
+				// A digest of the content, and the object's name in the request.
 				keys = append(keys, map[string]any{"type": "mm_key", "hash": fmt.Sprintf("%064x", k.Offset*k.Offset), "start_offset": k.Offset, "uuid": string(k.Text)})
 			}
 			blocks = append(blocks, map[string]any{"type": "stored_block", "block_hash": uint64(h), "tokens": tokens, "cache_level": 0, "priority": 35, "mm_keys": keys})
@@ -260,14 +260,14 @@ func asked(t *testing.T, b *Batch) []byte {
 	return raw
 }
 
-// TestShownAlike: whatever a prompt shows, and in whatever way an engine says that it has cached it, its blocks have the
-// names by which requests look for them.
+// TestShownAlike: whatever media a prompt shows, and however an engine reports that it cached it, its
+// blocks get the hashes which requests use.
 func TestShownAlike(t *testing.T) {
 	for _, s := range sights() {
 		for _, p := range publishers() {
 			for _, known := range []bool{true, false} {
 				if !known && s.mixed {
-					continue // nothing tells then which of an object's tokens hold its rows
+					continue // nothing tells which tokens of an object are its rows
 				}
 				t.Run(fmt.Sprintf("%s/%s/pads known %v", s.name, p.name, known), func(t *testing.T) {
 					r := rand.New(rand.NewPCG(7, uint64(len(s.name)+100*len(p.name))))
@@ -288,7 +288,7 @@ func TestShownAlike(t *testing.T) {
 	}
 }
 
-// alike has an engine serve some turns, and compares what its events say with what requests look for.
+// alike lets an engine serve some turns, and compares its events with what requests look up.
 func alike(t *testing.T, r *rand.Rand, s *sight, p *publisher, cfg Config) {
 	t.Helper()
 	table, err := NewTable(cfg)
@@ -323,7 +323,7 @@ func alike(t *testing.T, r *rand.Rand, s *sight, p *publisher, cfg Config) {
 	}
 }
 
-// strange looks for the same conversation about other pictures: nothing that shows or follows one is found.
+// strange looks up the same conversation with other images: nothing which shows or follows one is found.
 func strange(t *testing.T, held map[kv.SeqHash]bool, h kv.Hasher, u *turn) {
 	if len(u.media) == 0 {
 		return
@@ -339,7 +339,7 @@ func strange(t *testing.T, held map[kv.SeqHash]bool, h kv.Hasher, u *turn) {
 	}
 }
 
-// TestUnresolved: pictures that nobody here showed have names, each its own, that no request has.
+// TestUnresolved: images which no request here showed get distinct hashes which no request has.
 func TestUnresolved(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := sights()[0]
@@ -376,7 +376,7 @@ func TestUnresolved(t *testing.T) {
 	}
 }
 
-// TestFaceless: an engine whose events do not say which picture a block shows has no such block, as far as is known here.
+// TestFaceless: blocks of an engine whose events do not identify images are not announced.
 func TestFaceless(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := sights()[0]
@@ -394,12 +394,12 @@ func TestFaceless(t *testing.T) {
 			t.Errorf("blocks %d to %d are told of", e.Start, int(e.Start)+len(e.Blocks))
 		}
 	}
-	if table.Stats().Faceless != 1 { // those behind it are under what has no name
+	if table.Stats().Faceless != 1 { // the following blocks are under an opaque block
 		t.Errorf("%+v", table.Stats())
 	}
 }
 
-// TestShownForgets: what is remembered of requests is bounded, and what came first goes first.
+// TestShownForgets: what is remembered of requests is bounded, and the oldest entries are dropped first.
 func TestShownForgets(t *testing.T) {
 	var r recent[int, int]
 	for i := range 10 {

@@ -6,16 +6,15 @@ import (
 	"penstock/core/kv"
 )
 
-// slab is a growing array whose elements never move, so that growing costs no copy and no
-// second array beside the first.
+// chunkedArray is a growing array whose elements never move: growing copies nothing and needs no second array.
 type slab[T any] struct{ chunks []*[chunk]T }
 
 const chunk = 1 << 10
 
-// at returns element id, which the slab has.
+// at returns element id, which must exist.
 func (s *slab[T]) at(id uint32) *T { return &s.chunks[id/chunk][id%chunk] }
 
-// reach makes sure that the slab has element id, which is at most one past its last.
+// ensure returns element id, which is at most one past the last, and allocates it if needed.
 func (s *slab[T]) reach(id uint32) *T {
 	if int(id/chunk) == len(s.chunks) {
 		s.chunks = append(s.chunks, new([chunk]T))
@@ -23,33 +22,33 @@ func (s *slab[T]) reach(id uint32) *T {
 	return s.at(id)
 }
 
-// index gives names small numbers, which are used again once their name is gone. Numbers
-// begin at 1. It is a table with linear probing, at most three quarters full. A slot has the number
-// and half of the name's hash, so that names that are not known are told without a look at others.
+// hashIndex assigns small ids, from 1 on, to engine hashes. An id is reused once its hash is released. It
+// is a hash table with linear probing, at most three quarters full. A slot has the id and half of the mixed
+// hash, so that a lookup of an unknown hash reads no other memory.
 type index struct {
 	factor uint64 // odd
 	slots  []slot
-	shift  uint // 32 less the bits of a place in slots
+	shift  uint // 32 less the bits of a position in slots
 	names  slab[kv.EngineHash]
 	free   []uint32
-	top    uint32 // the largest number given
+	top    uint32 // the largest id assigned
 	n      int
 }
 
-// slot is a number, and above it half of its name's hash; 0 is empty.
+// indexSlot holds an id, and above it half of the mixed hash; 0 is empty.
 type slot uint64
 
 func (s slot) id() uint32   { return uint32(s) }
 func (s slot) hash() uint32 { return uint32(s >> 32) }
 
-// hash mixes name: engines' hashes may be anything.
+// mixHash mixes an engine hash: engines may send any values.
 func (x *index) hash(name kv.EngineHash) uint32 {
 	h := (uint64(name) ^ uint64(name)>>32) * x.factor
 	h = (h ^ h>>32) * x.factor
 	return uint32(h >> 32)
 }
 
-// find returns the number of name, 0 if it has none.
+// findID returns the id of an engine hash, 0 if it has none.
 func (x *index) find(name kv.EngineHash) uint32 {
 	if x.n == 0 {
 		return 0
@@ -63,7 +62,7 @@ func (x *index) find(name kv.EngineHash) uint32 {
 	}
 }
 
-// add gives name, which has none, a number.
+// assignID assigns an id to a new engine hash.
 func (x *index) add(name kv.EngineHash) uint32 {
 	if 4*(x.n+1) > 3*len(x.slots) {
 		x.grow()
@@ -105,14 +104,14 @@ func (x *index) grow() {
 	}
 }
 
-// drop takes its number from the name of id.
+// releaseID releases an id and its engine hash.
 func (x *index) drop(id uint32) {
 	mask := len(x.slots) - 1
 	i := int(x.hash(*x.names.at(id)) >> x.shift)
 	for x.slots[i].id() != id {
 		i = (i + 1) & mask
 	}
-	// Those behind move up unless that put them before their home.
+	// Later slots move up, except where that would put them before their home position.
 	for j := i; ; {
 		j = (j + 1) & mask
 		next := x.slots[j]
@@ -129,10 +128,10 @@ func (x *index) drop(id uint32) {
 	x.n--
 }
 
-// clear takes all numbers away, and gives the memory back.
+// clearIndex releases all ids and the memory.
 func (x *index) clear() { *x = index{factor: x.factor} }
 
-// bytes returns what the index takes.
+// sizeBytes returns the memory of the index.
 func (x *index) bytes() int {
 	return 8*cap(x.slots) + 4*cap(x.free) + 8*chunk*len(x.names.chunks)
 }

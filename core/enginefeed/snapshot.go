@@ -7,8 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// Snapshot is what SGLang answers who asks for the hashes in its cache. It has no tokens, so it
-// confirms or trims what is known, and adds nothing. The zero value takes the first message.
+// Snapshot is SGLang's answer to a request for the hashes in its cache. It has no tokens, so it confirms or
+// trims the known state and adds nothing. The zero value is ready for the first message.
 type Snapshot struct {
 	Header SnapshotHeader
 
@@ -22,31 +22,31 @@ type SnapshotHeader struct {
 	Epoch       string // of the publisher
 	Rank        int64
 	Resume      uint64 // the number of the first batch after the snapshot
-	Barrier     uint64 // the number of the message that marks it in the feed
-	BarrierID   string // what that message is marked with
+	Barrier     uint64 // the number of the message which marks it in the feed
+	BarrierID   string // the id in that message
 	RecordCount int
 }
 
-// Bounds of a snapshot.
+// The bounds of a snapshot.
 const (
 	maxSnapshotHashes = 16 << 20
 	maxSnapshotText   = 256
 )
 
-// What Add returns beside the engine's own words.
+// The errors of AddMessage.
 var (
 	errSnapshotBytes = errors.New("read snapshot: a message is none of the engine's protocol (snapshot-v1)")
 	errSnapshotSize  = errors.New("read snapshot: there are more hashes than any cache has")
 	errSnapshotShort = errors.New("read snapshot: it ended before all of its records came")
-	// ErrSnapshotRefused is returned when the engine answers with an error of its own.
+	// ErrSnapshotRefused is returned when the engine answers with an error.
 	ErrSnapshotRefused = errors.New("read snapshot: the engine could not take one")
 )
 
-// SnapshotRequest returns the frames that ask for a snapshot.
+// SnapshotRequest returns the frames which ask for a snapshot.
 func SnapshotRequest() [][]byte { return [][]byte{nil, []byte("snapshot-v1")} }
 
-// Add takes the frames of the next message. done says that the snapshot is whole; nothing may be added then, nor
-// after an error.
+// AddMessage adds the frames of the next message. done says that the snapshot is complete. Nothing may be
+// added after that, or after an error.
 func (s *Snapshot) Add(frames [][]byte) (done bool, err error) {
 	if len(frames) > 0 && len(frames[0]) == 0 {
 		frames = frames[1:]
@@ -71,7 +71,7 @@ func (s *Snapshot) Add(frames [][]byte) (done bool, err error) {
 	return false, errSnapshotBytes
 }
 
-// header reads [version, epoch, rank, resume, barrier, barrier id, records].
+// parseHeader parses [version, epoch, rank, resume, barrier, barrier id, records].
 func (s *Snapshot) header(body []byte) error {
 	r := reader{buf: body}
 	n, ok := r.array()
@@ -104,7 +104,7 @@ func (s *Snapshot) header(body []byte) error {
 	return nil
 }
 
-// chunk reads [[parent, [hash, ...]], ...].
+// parseChunk parses [[parent, [hash, ...]], ...].
 func (s *Snapshot) chunk(body []byte) error {
 	r := reader{buf: body}
 	n, ok := r.array()
@@ -145,7 +145,7 @@ func (s *Snapshot) chunk(body []byte) error {
 	return nil
 }
 
-// label reads a short name: a text, or a number, which becomes its digits.
+// readLabel reads a short name: a text, or a number, which becomes its decimal digits.
 func (r *reader) label() (string, bool) {
 	if r.isText() {
 		b, ok := r.text()
@@ -161,25 +161,25 @@ func (r *reader) label() (string, bool) {
 	return digits(v), true
 }
 
-// count reads an integer from 0 to most.
+// readCount reads an integer from 0 to most.
 func (r *reader) count(most int64) (uint64, bool) {
 	v, high, ok := r.integer()
 	return uint64(v), ok && !high && v >= 0 && v <= most
 }
 
-// Has reports whether the snapshot has a block. It may be asked once the snapshot is whole.
+// Has reports whether the snapshot has a block. The snapshot must be complete.
 func (s *Snapshot) Has(h kv.EngineHash) bool {
 	_, ok := s.hashes[h]
 	return ok
 }
 
-// Len returns how many blocks the snapshot has.
+// Len returns the number of blocks in the snapshot.
 func (s *Snapshot) Len() int { return len(s.hashes) }
 
-// Trim removes from the engine's own memory what s, which is whole, does not have, and appends the changes to
-// out. s must have been taken at the very point of the feed that was applied last: when [Machine.Next] is
-// its Resume, or at its [Barrier]. A snapshot does not say how many copies there are of a block: from here on one
-// is believed in, so that the next removal counts.
+// TrimToSnapshot removes from the engine's device tier what s does not have, and appends the changes to
+// out. s must be complete, and must have been taken exactly at the last applied point of the feed: when
+// [Machine.Next] is its Resume, or at its [Barrier]. A snapshot does not give copy counts: from here on
+// each block has one copy, so that the next removal counts.
 func (t *Table) Trim(s *Snapshot, out []kv.Event) []kv.Event {
 	if !s.whole {
 		return out

@@ -35,7 +35,8 @@ func snapshotChunk(hashes ...[]kv.EngineHash) []byte {
 
 func message3(kind string, body []byte) [][]byte { return [][]byte{nil, []byte(kind), body} }
 
-// TestTrim: what the engine does not have any more goes, copies and joined blocks included, and nothing else.
+// TestTrim: what the engine does not have any more is removed, copies and joined blocks included, and
+// nothing else.
 func TestTrim(t *testing.T) {
 	for seed := range uint64(40) {
 		per := 1 + int(seed%3)
@@ -51,7 +52,7 @@ func TestTrim(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.apply(table.Apply(&b, nil))
-		for range 10 { // nobody is told
+		for range 10 { // no announcement
 			g.evict()
 		}
 		var have [][]kv.EngineHash
@@ -71,7 +72,7 @@ func TestTrim(t *testing.T) {
 		if truth := g.truth(); !f.where.same(truth) {
 			t.Fatalf("seed %d: told of\n%v, there is\n%v", seed, f.where, truth)
 		}
-		// From then on it follows again. Of copies it knows no more than one.
+		// From then on it follows again. It assumes one copy of each block.
 		for range 30 {
 			g.serve()
 			g.evict()
@@ -90,7 +91,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestSnapshotRefuses: what is cut short, out of order or not whole trims nothing.
+// TestSnapshotRefuses: a snapshot which is truncated, reordered or incomplete trims nothing.
 func TestSnapshotRefuses(t *testing.T) {
 	chunk := message3("chunk", snapshotChunk([]kv.EngineHash{1}))
 	for name, messages := range map[string][][][]byte{
@@ -123,7 +124,7 @@ func TestSnapshotRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSnapshot: no messages do harm, and none makes more hashes than it has bytes.
+// FuzzSnapshot: no messages break it, and none makes more hashes than it has bytes.
 func FuzzSnapshot(f *testing.F) {
 	f.Add(snapshotHeader(1, 2), snapshotChunk([]kv.EngineHash{1, 2}, []kv.EngineHash{3}))
 	f.Add(snapshotHeader(1, 1<<20), []byte{0xdd, 0, 0, 0xff, 0xff})

@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// store takes in what e says is stored, as far as it has a name of ours.
+// storeEvent stores the blocks of e which can be hashed.
 func (t *Table) store(e *Event) {
 	switch {
 	case !fullAttention(e.Spec):
@@ -44,8 +44,9 @@ func (t *Table) store(e *Event) {
 	t.adopt(e.Hashes[:stored])
 }
 
-// fullAttention reports whether a kind of attention needs all blocks of a prefix, so that the
-// engine has them or has them not: others drop blocks in the middle, and do not say to which tokens the rest belongs.
+// isFullAttention reports whether a kind of attention needs all blocks of a prefix, so that the engine has
+// all of them or none. Other kinds drop blocks in the middle, and do not say which tokens the others belong
+// to.
 func fullAttention(spec string) bool {
 	switch spec {
 	case "", "full_attention", "mla_attention", "sink_full_attention":
@@ -54,7 +55,7 @@ func fullAttention(spec string) bool {
 	return false
 }
 
-// fitting returns how many blocks of e, from the first one, are full and of the size that is expected.
+// countFullBlocks returns how many leading blocks of e are full and of the expected size.
 func (t *Table) fitting(e *Event) int {
 	n, size := len(e.Hashes), e.BlockSize
 	if n == 0 {
@@ -84,7 +85,7 @@ func (t *Table) fitting(e *Event) int {
 	return n
 }
 
-// tokenless counts copies of blocks that are known by name only.
+// addTokenlessCopies counts copies of known blocks which come without tokens.
 func (t *Table) tokenless(e *Event) {
 	tier := tierOf(e)
 	for _, name := range e.Hashes {
@@ -101,7 +102,7 @@ func (t *Table) tokenless(e *Event) {
 	}
 }
 
-// find returns the number that an engine's block is remembered by, 0 if it is not.
+// findBlock returns the id of an engine block, 0 if it is not remembered.
 func (t *Table) find(name kv.EngineHash) uint32 {
 	if t.per > 1 {
 		return t.pieces.find(name)
@@ -109,7 +110,8 @@ func (t *Table) find(name kv.EngineHash) uint32 {
 	return t.blocks.find(name)
 }
 
-// copied counts a copy of a block that is remembered, which ends seq if it is one of ours. One that the engine only repeats is counted if it is the first.
+// countCopy counts a copy of a remembered block. seq is the prefix which it ends if it is a Penstock block.
+// A repeated report (reused) counts only if it is the first.
 func (t *Table) copied(id uint32, tier kv.Tier, seq kv.SeqHash, reused bool) {
 	had := false
 	if t.per > 1 {
@@ -131,22 +133,23 @@ func (t *Table) copied(id uint32, tier kv.Tier, seq kv.SeqHash, reused bool) {
 	}
 }
 
-// storing is a store on its way in.
+// storeOperation stores the blocks of one event.
 type storing struct {
 	t      *Table
 	e      *Event
 	tier   kv.Tier
-	parent uint32 // the number of the block before, 0 if there is none
+	parent uint32 // the id of the block before, 0 if there is none
 	seq    kv.SeqHash
 	depth  uint32
 	salt   uint16
 	lora   string
 }
 
-// maxSalt is how long an adapter's name or a salt may be for a table to remember it, in bytes.
+// maxSaltLen bounds the length, in bytes, of the adapter names and salts which a table remembers.
 const maxSalt = 4096
 
-// begin finds the block before the first one of n, and what they are all under. It reports whether there is something to store.
+// prepareStore finds the block before the first of n blocks, and their salt. It reports whether there is
+// something to store.
 func (s *storing) begin(n int) bool {
 	t := s.t
 	if !t.pairs {
@@ -184,7 +187,7 @@ func (s *storing) begin(n int) bool {
 		return true
 	}
 	if id := t.find(s.e.Hashes[0]); id != 0 && t.saltOfBlock(id) == opaque {
-		s.salt = opaque // what it was taken for at first
+		s.salt = opaque // as when it was stored first
 		return true
 	} else if id == 0 && t.veiled(s.e, n) {
 		s.salt = opaque
@@ -203,7 +206,7 @@ func (s *storing) begin(n int) bool {
 	return true
 }
 
-// follow makes the next block the one behind parent.
+// advanceToParent sets the position for the next block, which follows s.parent.
 func (s *storing) follow() {
 	if s.t.per > 1 {
 		p := s.t.pieces.all.at(s.parent)
@@ -214,7 +217,7 @@ func (s *storing) follow() {
 	s.seq, s.depth, s.salt = b.seq(), b.depth+1, b.salt
 }
 
-// block stores block i of the event. It reports whether those behind it can be stored too.
+// storeBlock stores block i of the event. It reports whether the blocks after it can be stored too.
 func (s *storing) block(i int) bool {
 	t := s.t
 	id := t.find(s.e.Hashes[i])
@@ -237,7 +240,7 @@ func (s *storing) block(i int) bool {
 	return true
 }
 
-// fits reports whether the block that is known by a name follows what it should.
+// matchesPosition reports whether the block known under a hash follows the expected parent.
 func (s *storing) fits(id uint32) bool {
 	if s.t.per > 1 {
 		p := s.t.pieces.all.at(id)
@@ -247,13 +250,14 @@ func (s *storing) fits(id uint32) bool {
 	return b.prev == s.seq && b.depth == s.depth && (s.parent != 0 || b.salt == s.salt)
 }
 
-// maxDoubtful is how many names may mean several blocks until no name is trusted.
+// maxAmbiguous is the number of ambiguous hashes at which no hash is trusted any more.
 const maxDoubtful = 64
 
-// doubt notes that names mean several blocks, or are behind such a one: engines that name a block by its own tokens
-// (SGLang before it chained its hashes) use one name for equal tokens in different places. The first block of a name stays, since
-// a removal of any takes it away; what is said to follow the name could follow any of them, and is left out. Where there are many
-// such names nothing can be known.
+// markAmbiguous marks hashes which mean several blocks, or which follow such a hash: engines which hash a
+// block from its own tokens only (SGLang before it chained its hashes) reuse a hash for equal tokens in
+// different places. The first block of a hash stays, because a removal of any of them removes it. Blocks
+// reported after such a hash could follow any of them, and are left out. With many such hashes nothing can
+// be known.
 func (t *Table) doubt(names []kv.EngineHash) {
 	t.stats.Ambiguous += uint64(len(names))
 	if t.doubtful == nil {
@@ -268,7 +272,7 @@ func (t *Table) doubt(names []kv.EngineHash) {
 	}
 }
 
-// make remembers block i of the event, which is not known.
+// addBlock remembers block i of the event, which is unknown.
 func (s *storing) make(i int) uint32 {
 	t, e := s.t, s.e
 	media, named := t.mediaOf(e, i, s.lora)
@@ -291,7 +295,7 @@ func (s *storing) make(i int) uint32 {
 	return t.blocks.put(t, e.Hashes[i], b)
 }
 
-// hasPairs reports whether a media object is given with where it begins.
+// hasMediaKeys reports whether a media object comes with its start offset.
 func (e *Event) hasPairs() bool {
 	for i := range e.Extra {
 		for j := range e.Extra[i].Keys {
@@ -303,7 +307,7 @@ func (e *Event) hasPairs() bool {
 	return false
 }
 
-// saltOf returns what the blocks of a prompt's beginning are under. named is false if that cannot be said.
+// eventSalt returns the salt of the first blocks of a prompt. named is false if it cannot be determined.
 func (t *Table) saltOf(e *Event) (salt kv.Salt, named bool) {
 	salt = kv.Salt{LoRA: e.LoRA, Namespace: e.Salt}
 	if salt.LoRA == "" && len(e.Extra) > 0 {
@@ -316,7 +320,7 @@ func (t *Table) saltOf(e *Event) (salt kv.Salt, named bool) {
 	if salt.LoRA == "" && e.HasLoRAID {
 		name, known := t.cfg.Adapters[e.LoRAID]
 		if !known {
-			// Where there are keys, the adapter's name is the first of them.
+			// If there are keys, the adapter's name is the first of them.
 			if len(e.Extra) == 0 || len(e.Extra[0].Keys) == 0 || e.Extra[0].Keys[0].Kind != KeyText && e.Extra[0].Keys[0].Kind != KeyLoRA {
 				return salt, false
 			}
@@ -332,9 +336,10 @@ func (t *Table) saltOf(e *Event) (salt kv.Salt, named bool) {
 	return salt, true
 }
 
-// saltKey returns which key of a prompt's first block is its salt, -1 if none is: the last text that
-// neither is the adapter's name nor can be a media object's identifier. Where those come as texts too,
-// 64 hexadecimal digits are taken for one. A text that is taken for the wrong one of the two gives a name that no request has.
+// saltKeyIndex returns the index of the salt among the keys of a prompt's first block, -1 for none. The
+// salt is the last text which neither is the adapter's name nor can be a media identifier. Where media
+// identifiers come as texts too, 64 hexadecimal digits count as one. A text which is mistaken for the other
+// kind gives a hash which no request has.
 func (t *Table) saltKey(e *Event, lora string) int {
 	if e.HasParent || len(e.Extra) == 0 {
 		return -1
@@ -356,7 +361,7 @@ func (t *Table) saltKey(e *Event, lora string) int {
 	return -1
 }
 
-// isDigest reports whether a text looks like the digest of some content.
+// isHexDigest reports whether a text looks like a content digest.
 func isDigest(b []byte) bool {
 	if len(b) != 64 {
 		return false
@@ -369,8 +374,8 @@ func isDigest(b []byte) bool {
 	return true
 }
 
-// withoutLoRA returns an identifier without the adapter's name before it, which is there where the adapter is of the
-// encoder too: adapters have names of their own for whatever block.
+// stripLoRAPrefix removes the adapter's name from the front of an identifier. It is there if the adapter
+// applies to the encoder too. Adapters have separate hashes for every block anyway.
 func withoutLoRA(id, lora string) string {
 	if lora == "" {
 		return id
@@ -381,9 +386,9 @@ func withoutLoRA(id, lora string) string {
 	return id
 }
 
-// mediaOf returns the media objects that overlap block i of e, as the hasher wants them: engines name
-// in each block those that reach into it, so that where they begin does not matter. named is false if the
-// block depends on something else. The slice is used again.
+// blockMedia returns the media objects which overlap block i of e in the form which the hasher needs.
+// Engines list in each block the objects which reach into it, so their start does not matter. named is
+// false if the block depends on something else. The next call reuses the slice.
 func (t *Table) mediaOf(e *Event, i int, lora string) (media []kv.Media, named bool) {
 	if len(e.Extra) == 0 {
 		return nil, true
@@ -403,13 +408,13 @@ func (t *Table) mediaOf(e *Event, i int, lora string) (media []kv.Media, named b
 		case KeyLoRA, KeySalt:
 			continue
 		}
-		// The text is not kept: it need not be copied.
+		// The text is not kept, so it need not be copied.
 		hash, ok := kv.MediaHash(withoutLoRA(unsafe.String(unsafe.SliceData(k.Text), len(k.Text)), lora))
 		if !ok {
 			return nil, false
 		}
 		if len(t.media) == t.cfg.EngineBlock {
-			return nil, false // more than it has tokens
+			return nil, false // more objects than tokens
 		}
 		t.media = append(t.media, kv.Media{Hash: hash, Start: 0, End: t.cfg.BlockSize})
 	}

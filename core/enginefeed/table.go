@@ -8,51 +8,55 @@ import (
 	"penstock/core/kv"
 )
 
-// Scope says what an engine means by "all blocks are cleared".
+// ClearScope says what an engine means by "all blocks are cleared".
 type Scope uint8
 
-// The scopes.
+// The clear scopes.
 const (
-	// ClearsDevice: the engine's own memory is empty, what was offloaded survives. vLLM and TensorRT-LLM.
+	// ClearsDevice: the engine's own memory is empty, offloaded blocks survive. vLLM and TensorRT-LLM.
 	ClearsDevice Scope = iota
 	// ClearsAll: nothing survives. SGLang.
 	ClearsAll
 )
 
-// Config says how a Table names blocks, and bounds it.
+// Config configures and bounds a Table.
 type Config struct {
-	// BlockSize is how many tokens our blocks have. It must be set.
+	// BlockSize is the number of tokens in a Penstock block. It must be set.
 	BlockSize int
-	// EngineBlock is how many tokens the engine's blocks have, by its own account; 0 is BlockSize. If BlockSize is
-	// a multiple of it, so many blocks of the engine make one of ours, which is there while all of them are.
+	// EngineBlockSize is the number of tokens in the engine's blocks, as it reports; 0 means BlockSize. If
+	// BlockSize is a multiple of it, that many engine blocks make one Penstock block, which exists while
+	// all of them do.
 	EngineBlock int
-	// Adapters names the adapters that events name by the engine's number only; "" is no adapter. It may be nil.
+	// Adapters names the adapters which events identify by the engine's number only; "" is no adapter. It
+	// may be nil.
 	Adapters map[int64]string
-	// HidesAdapters says that events do not tell of adapters: blocks with the same tokens have one name, whichever
-	// adapter computed them.
+	// HidesAdapters says that events do not report adapters: blocks with the same tokens have one hash,
+	// whichever adapter computed them.
 	HidesAdapters bool
-	// ReloadForgets says that the engine finds nothing that it stored under an adapter before it loaded that once more,
-	// though its events name the adapter as before. [Table.ForgetAdapter] is to be called then. SGLang.
+	// ReloadForgets says that the engine finds nothing which it stored under an adapter before the
+	// adapter's last load, although its events name the adapter as before. The caller must then call
+	// [Table.ForgetAdapter]. SGLang.
 	ReloadForgets bool
 	// Clears is what the engine means by a clear.
 	Clears Scope
-	// MaxBlocks is how many of the engine's blocks are remembered; 0 is what makes 4 Mi of ours, up to
-	// 64 Mi. More are left out and counted.
+	// MaxBlocks bounds the remembered engine blocks. 0 means as many as make 4 Mi Penstock blocks, up to 64
+	// Mi. Further blocks are left out and counted.
 	MaxBlocks int
-	// Pads says which tokens events have where a prompt shows media, MediaTokens which ones of the vocabulary
-	// requests have there, as far as that is known, and Vocabulary how many that has; 0 is not known.
+	// Pads says which tokens events have in the place of media. MediaTokens holds the vocabulary tokens
+	// which requests have there, as far as known. Vocabulary is the vocabulary's size; 0 is unknown.
 	Pads        Pads
 	MediaTokens []kv.Token
 	Vocabulary  int
-	// Capacity is how many blocks of ours the engine has room for; 0 if the table is not told of requests.
-	// Else orphans wait for their parents, and what is not known of the engine's cache is inferred.
+	// Capacity is the number of Penstock blocks for which the engine has room; 0 if the caller does not
+	// report requests. Otherwise orphans wait for their parents, and unknown parts of the engine's cache
+	// are inferred.
 	Capacity int
-	// Seed decides where blocks are in memory, and nothing that can be seen from outside. It should be drawn,
-	// where others than the engine choose hashes.
+	// Seed decides the placement of blocks in memory, and nothing visible from outside. It should be random
+	// if others than the engine choose hashes.
 	Seed uint64
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults sets unset fields.
 func (c *Config) EnsureDefaults() {
 	if c.EngineBlock == 0 {
 		c.EngineBlock = c.BlockSize
@@ -77,26 +81,28 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Table knows which blocks an engine has, and by which names of ours. Copies of a block are counted by
-// tier: it is stored there with the first, and removed with the last.
+// Table knows which Penstock blocks an engine has. It counts copies of a block by tier: the first copy
+// stores the block there, the removal of the last one removes it.
 //
-// A block takes about 56 bytes. Where blocks are joined from the engine's, each of those takes about 75 bytes and its tokens
-// beside that: a page may be the beginning of several blocks, so that its tokens are needed as long as it is there.
+// A block takes about 56 bytes. Where a Penstock block is joined from several engine pages, each page takes
+// about 75 bytes plus its tokens: a page may start several blocks, so its tokens are needed as long as it
+// exists.
 //
-// A Table has one user at a time.
+// A Table must have one user at a time.
 type Table struct {
 	cfg   Config
-	per   int // the engine's blocks in one of ours
+	per   int // engine blocks in one Penstock block
 	salts salts
-	// blocks are ours, by the engine's name for them, or for the last of the engine's blocks in them.
+	// blocks holds the Penstock blocks, keyed by the engine hash of the block, or of its last page.
 	blocks blocks
-	// pieces are the engine's blocks, where several make one of ours.
+	// pages holds the engine's pages, where several make one Penstock block.
 	pieces pieces
-	// group is the group of layers that is followed, -1 until one is seen.
+	// group is the layer group which is followed, -1 until one is seen.
 	group int
-	// pairs says that the engine gives media objects as pairs, so that a mere text in the first block is a salt.
+	// sendsOffsets says that the engine sends media objects with their offsets, so that a plain text in the first
+	// block is a salt.
 	pairs bool
-	// doubtful are names that several blocks have, useless says that they are too many.
+	// ambiguous holds the hashes which several blocks have. unusable says that there are too many.
 	doubtful map[kv.EngineHash]struct{}
 	useless  bool
 	veil     veil // of salts
@@ -104,7 +110,7 @@ type Table struct {
 	roots    roots
 	seen     sizes
 	stats    Stats
-	// partial says that the engine may have blocks that are not known, orphaned that an orphan showed it.
+	// partial says that the engine may have unknown blocks. orphaned says that an orphan proved it.
 	partial, orphaned bool
 	adopting          bool
 	orphans           orphans
@@ -134,14 +140,14 @@ func NewTable(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Apply appends to out what b changes. The slices of the events are the caller's.
+// Apply appends the changes of b to out. The caller owns the slices of the events.
 func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	t.begin(out)
 	t.stats.UnknownEvents += uint64(b.Unknown)
 	t.stats.SkippedEvents += uint64(b.Skipped)
 	if b.Lost > 0 {
-		// What is known may be wrong from here on, so that it is forgotten; what the batch itself stores
-		// may be gone by its end.
+		// Everything known may be wrong now, so it is forgotten. The blocks which this batch stores may be
+		// gone by its end.
 		t.stats.DamagedBatches++
 		t.forget()
 		if t.cfg.Capacity > 0 {
@@ -175,10 +181,10 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	return t.done()
 }
 
-// begin begins a call that appends its events to out.
+// beginCall starts a call which appends its events to out.
 func (t *Table) begin(out []kv.Event) { t.out, t.room = out, rooms{base: len(out)} }
 
-// done returns what a call has to say.
+// finishCall returns the events of a call.
 func (t *Table) done() []kv.Event {
 	t.close()
 	out := t.out
@@ -186,7 +192,7 @@ func (t *Table) done() []kv.Event {
 	return out
 }
 
-// Clear forgets all blocks, and what was noticed of the engine's hashes, and appends a Cleared event to out.
+// Clear forgets all blocks and all ambiguous hashes, and appends a Cleared event to out.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
 	t.begin(out)
 	t.doubtful, t.useless = nil, false
@@ -194,7 +200,7 @@ func (t *Table) Clear(out []kv.Event) []kv.Event {
 	return t.done()
 }
 
-// forget empties the table and says so. That names mean several blocks is remembered.
+// forgetAll empties the table and announces it. Ambiguous hashes are kept.
 func (t *Table) forget() {
 	t.blocks.clear()
 	t.pieces.clear()
@@ -205,7 +211,8 @@ func (t *Table) forget() {
 	t.tellCleared()
 }
 
-// cleared does what the engine means by a clear: of one medium if it names one, of its own memory, or of all.
+// applyCleared applies a clear of one medium if e names one, otherwise of the engine's own memory, or of
+// everything.
 func (t *Table) cleared(e *Event) {
 	t.stats.Cleared++
 	tier := tierOf(e)
@@ -219,16 +226,17 @@ func (t *Table) cleared(e *Event) {
 		t.forgetInferred()
 		t.partial = false
 	}
-	// A clear of ours is of all tiers: what survives is described again behind it.
+	// A Cleared event of ours covers all tiers: the survivors are described again after it.
 	t.blocks.empty(t, tier)
 	t.pieces.empty(t, tier)
 	t.describe()
 }
 
-// maxClears is how many clears of a tier a batch may have that leave what is on others: each costs a walk over all blocks.
+// maxTierClears is the number of single-tier clears in a batch which keep the other tiers. Each costs a
+// walk over all blocks.
 const maxClears = 8
 
-// only reports whether nothing is on other tiers.
+// isOnlyTier reports whether the other tiers are empty.
 func (t *Table) only(tier kv.Tier) bool {
 	for other := range tiers {
 		if other != int(tier) && (t.blocks.on[other] > 0 || t.pieces.on[other] > 0) {
@@ -238,7 +246,7 @@ func (t *Table) only(tier kv.Tier) bool {
 	return true
 }
 
-// remove takes a copy of each block of e from its tier.
+// applyRemoved removes one copy of each block of e from its tier.
 func (t *Table) remove(e *Event) {
 	if t.otherGroup(e) {
 		return
@@ -252,7 +260,8 @@ func (t *Table) remove(e *Event) {
 	}
 }
 
-// removeOne takes one copy of a block from e's tier, or all of them from all. It reports whether there was one.
+// removeEventBlock removes one copy of a block from e's tier, or all copies from all tiers. It reports
+// whether there was one.
 func (t *Table) removeOne(name kv.EngineHash, e *Event) (known bool) {
 	if !e.Everywhere {
 		return t.removeFrom(name, tierOf(e))
@@ -280,7 +289,7 @@ func (t *Table) removeFrom(name kv.EngineHash, tier kv.Tier) (known bool) {
 	return known
 }
 
-// onDevice reports whether an engine's block is remembered as being on the device.
+// isOnDevice reports whether a remembered engine block is on the device.
 func (t *Table) onDevice(name kv.EngineHash) bool {
 	id := t.find(name)
 	if id == 0 {
@@ -292,8 +301,8 @@ func (t *Table) onDevice(name kv.EngineHash) bool {
 	return t.blocks.all.at(id).refs[kv.TierDevice] > 0
 }
 
-// otherGroup reports whether e is of a group of layers that is not followed. A hash is the same in
-// every group of a model, so that one group can be followed and no more.
+// rejectsGroup reports whether e is of a layer group which is not followed, and counts its blocks. A hash
+// is the same in every group of a model, so only one group can be followed.
 func (t *Table) otherGroup(e *Event) bool {
 	if e.Group < 0 || t.group < 0 || e.Group == t.group {
 		return false
@@ -302,13 +311,13 @@ func (t *Table) otherGroup(e *Event) bool {
 	return true
 }
 
-// tiers is the number of tiers that an engine's blocks can be on.
+// tierCount is the number of tiers on which an engine's blocks can be.
 const tiers = 3
 
-// tierOf returns the tier of e, of those that the table counts.
+// eventTier returns the tier of e, limited to the tiers of the table.
 func tierOf(e *Event) kv.Tier { return min(e.Tier, tiers-1) }
 
-// Stats returns what the table has and has counted.
+// Stats returns the table's contents and counters.
 func (t *Table) Stats() Stats {
 	s := t.stats
 	copy(s.Blocks[:], t.blocks.on[:])
@@ -322,8 +331,8 @@ func (t *Table) Stats() Stats {
 	return s
 }
 
-// Err says what to set if the engine's blocks cannot be turned into ours; nil if they
-// can, as far as was seen. The code is fault.Invalid.
+// Err says what to set if the engine's blocks cannot be mapped to Penstock's. It returns nil as long as no
+// event shows that. The code is fault.Invalid.
 func (t *Table) Err() error {
 	if t.useless {
 		return fault.New(fault.Invalid, "the engine's events give the same hash to blocks with different prefixes: what it caches cannot be known; use a version of it whose hashes are chained")
@@ -342,14 +351,14 @@ func (t *Table) expected() string {
 	return fmt.Sprintf("the worker's of %d, each of %d blocks of the engine", t.cfg.BlockSize, t.per)
 }
 
-// sizes are what block sizes were seen.
+// blockSizes records the block sizes which were seen.
 type sizes struct {
 	largest int // of a store
-	several int // of a store of several blocks, which only the last one can be shorter than; the largest
-	shorter int // stores of one short block since the last one that was not short
+	several int // the largest size of a store of several blocks; only the last block can be shorter
+	shorter int // consecutive stores of one short block
 }
 
-// manyShort is how many short blocks in a row are no ends of prompts.
+// maxShortBlocks is the number of consecutive short blocks which cannot all be ends of prompts.
 const manyShort = 64
 
 func (s *sizes) note(size, blocks, expected int) {
@@ -364,7 +373,7 @@ func (s *sizes) note(size, blocks, expected int) {
 	}
 }
 
-// wrong reports whether the engine's blocks are of a size other than expected, and which.
+// findMismatch reports whether the engine's block size differs from the expected one, and returns it.
 func (s *sizes) wrong(expected int) (int, bool) {
 	switch {
 	case s.largest > expected:
@@ -377,46 +386,47 @@ func (s *sizes) wrong(expected int) (int, bool) {
 	return 0, false
 }
 
-// Stats is what a Table has, and has counted since it was made.
+// Stats holds the contents and the counters of a Table.
 type Stats struct {
-	Blocks      [kv.Tiers]int // of ours that are known, by tier
-	Held        int           // the engine's blocks that are remembered
-	EngineBlock int           // tokens in the engine's blocks; 0 until an event says it
-	Bytes       int           // memory taken, about
+	Blocks      [kv.Tiers]int // known Penstock blocks, by tier
+	Held        int           // remembered engine blocks
+	EngineBlock int           // tokens in the engine's blocks; 0 until an event gives it
+	Bytes       int           // approximate memory
 
-	Stored, Removed, Cleared uint64 // blocks of the engine, and clears, that were taken in
-	Duplicates               uint64 // stored once more: further copies of blocks that were there
-	UnknownRemoved           uint64 // removed, and not known
-	Adopted                  uint64 // orphans that were taken in
+	Stored, Removed, Cleared uint64 // engine blocks, and clears, which were applied
+	Duplicates               uint64 // stored again: additional copies of known blocks
+	UnknownRemoved           uint64 // removals of unknown blocks
+	Adopted                  uint64 // orphans which were stored
 
-	// Waiting are the orphans that wait for their parents, Inferred the blocks of ours that are believed to be there
-	// by what requests show. Known says that the engine has no block of which its events did not tell.
+	// Waiting counts the orphans which wait for their parents. Inferred counts the Penstock blocks which
+	// are assumed cached because of requests. Known says that the engine has no block without an event.
 	Waiting, Inferred int
 	Known             bool
-	// Resolved counts names of parents that requests showed, Doubtful requests that showed several, Refuted
-	// names that a later request denied.
+	// Resolved counts parent hashes which requests resolved, Doubtful requests which matched several
+	// hashes, Refuted resolved hashes which a later request contradicted.
 	Resolved, Doubtful, Refuted uint64
 
 	Trimmed uint64 // known, and not in a snapshot
 
-	// Blocks of the engine that were not taken in, and why.
-	Orphans        uint64 // the block before was not known: Adopted are those of them which were taken in when it was
-	OtherGroup     uint64 // of a group of layers that cannot be followed (sliding windows, Mamba), or of a further one; removals too
-	Misaligned     uint64 // the tokens are not those of the blocks
+	// Engine blocks which were not stored, by cause.
+	Orphans        uint64 // the block before was unknown; Adopted counts the ones stored later
+	OtherGroup     uint64 // of a layer group which is not followed (sliding windows, Mamba, a second group); removals too
+	Misaligned     uint64 // the tokens do not match the blocks
 	Partial        uint64 // shorter than a block
-	OtherBlockSize uint64 // of a block size that does not fit ours
-	Pairs          uint64 // tokens come as pairs, or are no ids of a vocabulary
-	Nameless       uint64 // of an adapter without a name, or with keys that have no place in our hashes
-	Faceless       uint64 // show media, and do not say which
-	Tokenless      uint64 // without tokens, and not known
-	Ambiguous      uint64 // of a name that another block has too, or behind one
-	Refused        uint64 // more than MaxBlocks, or than 65,534 pairs of adapter and salt
+	OtherBlockSize uint64 // of a block size which does not fit Penstock's
+	Pairs          uint64 // tokens come as pairs, or are not token ids
+	Nameless       uint64 // of an adapter without a name, or with keys which the hash rules cannot express
+	Faceless       uint64 // show media, and do not identify it
+	Tokenless      uint64 // without tokens, and unknown
+	Ambiguous      uint64 // of a hash which another block has too, or after one
+	Refused        uint64 // more than MaxBlocks, or more than 65,534 pairs of adapter and salt
 
-	// Unresolved are blocks that were taken in and show media that no request here showed lately: no request finds them.
+	// Unresolved counts stored blocks with media which no recent request here showed: no request finds
+	// them.
 	Unresolved uint64
 
-	UnknownMedium  uint64 // events of a medium that is not known: taken for a slow one
-	UnknownEvents  uint64 // events of types that are not known
-	SkippedEvents  uint64 // stores that could not be understood
-	DamagedBatches uint64 // with removals that could not be understood: all was forgotten
+	UnknownMedium  uint64 // events of an unknown medium: counted as slow
+	UnknownEvents  uint64 // events of unknown types
+	SkippedEvents  uint64 // stores which could not be parsed
+	DamagedBatches uint64 // with removals which could not be parsed: everything was forgotten
 }

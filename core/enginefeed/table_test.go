@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestTableKnowsTheTruth: whatever an engine stores, copies, offloads, evicts and clears, in whatever
-// dialect: after each batch what was told is what is there, and a description says the same.
+// TestTableKnowsTheTruth: whatever an engine stores, copies, offloads, evicts and clears, in any dialect:
+// after each batch the events match the engine's cache, and so does a description.
 func TestTableKnowsTheTruth(t *testing.T) {
 	plain := []kv.Salt{{}}
 	many := []kv.Salt{{}, {LoRA: "sql"}, {Namespace: "tenant-1"}, {LoRA: "sql", Namespace: "tenant-2"}}
@@ -62,7 +62,7 @@ func follow(t *testing.T, g engine, form int, seed uint64) (told int) {
 				}
 			}
 		}
-		// What the engine caches behind a block that is gone is known to it alone.
+		// The table does not know what the engine caches after a removed block.
 		payload := g.flush(form)
 		if err := dec.Decode(payload, &b); err != nil {
 			t.Fatal(err)
@@ -96,8 +96,8 @@ func follow(t *testing.T, g engine, form int, seed uint64) (told int) {
 	return told
 }
 
-// TestUnchainedHashes: of an engine that names blocks by their own tokens nothing is told that is not there, and soon it is
-// said that nothing can be known.
+// TestUnchainedHashes: for an engine which hashes blocks from their own tokens only, nothing wrong is
+// announced, and an error soon says that nothing can be known.
 func TestUnchainedHashes(t *testing.T) {
 	refused := 0
 	for seed := range uint64(80) {
@@ -143,7 +143,7 @@ func TestUnchainedHashes(t *testing.T) {
 	}
 }
 
-// parentsFirst holds a description to its order: no block comes behind one that follows it.
+// parentsFirst checks the order of a description: no block comes after one which follows it.
 func parentsFirst(t *testing.T, description []kv.Event) {
 	t.Helper()
 	told, passed := where{}, where{}
@@ -162,7 +162,7 @@ func parentsFirst(t *testing.T, description []kv.Event) {
 	}
 }
 
-// TestDescribeDeep: a description has its order also where few blocks are left of very long sequences.
+// TestDescribeDeep: a description is ordered even if few blocks are left of very long sequences.
 func TestDescribeDeep(t *testing.T) {
 	table := newTable(t, Config{BlockSize: 2})
 	f := follower{where: where{}, t: t}
@@ -183,7 +183,7 @@ func TestDescribeDeep(t *testing.T) {
 	}
 }
 
-// TestSaltsAreGivenBack: what blocks were under is forgotten with the last of them.
+// TestSaltsAreGivenBack: a salt is dropped with its last block.
 func TestSaltsAreGivenBack(t *testing.T) {
 	table := newTable(t, Config{BlockSize: 2})
 	for i := range 200_000 {

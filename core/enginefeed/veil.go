@@ -5,27 +5,29 @@ import (
 	"penstock/core/splitmix"
 )
 
-// veil knows how prompts begin that an engine serves under a salt. Versions whose events do not tell of salts (vLLM
-// before it had extra_keys, as 0.16) publish their blocks as if they were under none: to believe that would promise them to
-// prompts without a salt. What begins as such a prompt is not believed, until an event shows that salts are told.
+// unreportedPrompts knows the starts of prompts which an engine serves under a salt (or an adapter) that
+// its events do not report. Such versions (vLLM before extra_keys, as 0.16) publish these blocks as if they
+// had no salt, and trusting that would promise the blocks to prompts without a salt. Blocks which start as
+// such a prompt are suppressed until an event reports a salt.
 type veil struct {
-	starts map[uint64]bool // digests of beginnings, of a block of the engine or of the whole prompt; true is a client's
-	all    bool            // too many, or one of unknown tokens
-	told   bool            // some event told of a salt, or has a place for it
-	hidden uint64          // blocks of clients that were not believed
+	starts map[uint64]bool // digests of starts, of one engine block or of the whole prompt; true for a client's
+	all    bool            // too many starts, or one of unknown tokens: everything is suppressed
+	told   bool            // an event reported a salt, or has a field for it
+	hidden uint64          // suppressed blocks of clients
 }
 
-// maxStarts bounds the beginnings that are known apart.
+// maxStarts bounds the starts which are known separately.
 const maxStarts = 1 << 16
 
-// Salted says that a prompt is sent to the engine under a salt, before it is; nil is one of unknown tokens.
+// RecordSalted records a prompt under a salt. It is called before the prompt is sent to the engine. nil is
+// a prompt of unknown tokens.
 func (t *Table) Salted(prompt []kv.Token) { t.veil.begin(prompt, t.cfg.EngineBlock, true) }
 
-// Probed says that a prompt of no client is sent to the engine under several salts, before it is: it is not believed
-// either, and does not count in Saltless.
+// RecordProbe records a prompt which is sent to the engine under several salts and not for a client. It is
+// called before the prompt is sent. Its blocks are suppressed too, and do not count in SuppressedBySalt.
 func (t *Table) Probed(prompt []kv.Token) { t.veil.begin(prompt, t.cfg.EngineBlock, false) }
 
-// begin notes the beginning of a prompt, of at most a block of the engine.
+// recordStart records the start of a prompt, at most one engine block.
 func (v *veil) begin(prompt []kv.Token, size int, counts bool) {
 	if v.told || v.all {
 		return
@@ -45,27 +47,29 @@ func (v *veil) begin(prompt []kv.Token, size int, counts bool) {
 	v.starts[digest] = counts || v.starts[digest]
 }
 
-// Adapted says that a prompt is sent to an adapter, before it is. It reports whether events tell of adapters; if they do
-// not, what begins as the prompt is not believed.
+// RecordAdapted records a prompt to an adapter. It is called before the prompt is sent. It reports whether
+// events report adapters. If they do not, blocks which start as the prompt are suppressed.
 func (t *Table) Adapted(prompt []kv.Token) (told bool) {
 	t.adapters.begin(prompt, t.cfg.EngineBlock, true)
 	return t.adapters.told
 }
 
-// Adapterless returns how many blocks were not believed because the engine's events do not tell of adapters.
+// SuppressedByAdapter returns how many blocks were suppressed because the engine's events do not report
+// adapters.
 func (t *Table) Adapterless() uint64 { return t.adapters.hidden }
 
-// veiled reports whether the beginning of a prompt may be under a salt or an adapter of which e does not tell, and counts
-// its n blocks if so.
+// suppressEvent reports whether the start of a prompt may be under a salt or an adapter which e does not
+// report, and counts its n blocks if so.
 func (t *Table) veiled(e *Event, n int) bool {
 	salted := t.veil.hides(e, t.cfg.EngineBlock, n)
 	return t.adapters.hides(e, t.cfg.EngineBlock, n) || salted
 }
 
-// TellsSalts reports whether an event showed that the engine's events tell of salts.
+// ReportsSalts reports whether an event showed that the engine's events report salts.
 func (t *Table) TellsSalts() bool { return t.veil.told }
 
-// Saltless returns how many blocks were not believed because the engine's events do not tell of salts; 0 if they do.
+// SuppressedBySalt returns how many blocks were suppressed because the engine's events do not report salts;
+// 0 if they do.
 func (t *Table) Saltless() uint64 {
 	if t.veil.told {
 		return 0
@@ -77,8 +81,8 @@ func further(digest uint64, token kv.Token) uint64 {
 	return splitmix.Mix(digest + splitmix.Step ^ uint64(token))
 }
 
-// hides reports whether the beginning of a prompt may be under a salt of which e does not tell, and counts its n blocks
-// if it may be a client's.
+// suppressStart reports whether the start of a prompt may be under a salt which e does not report. If the
+// prompt may be a client's it counts its n blocks.
 func (v *veil) hides(e *Event, size, n int) bool {
 	if v.told || !v.all && len(v.starts) == 0 {
 		return false
@@ -100,7 +104,7 @@ func (v *veil) hides(e *Event, size, n int) bool {
 	return false
 }
 
-// saltOfBlock returns what a block that is remembered is under.
+// blockSaltID returns the salt id of a remembered block.
 func (t *Table) saltOfBlock(id uint32) uint16 {
 	if t.per > 1 {
 		return t.pieces.all.at(id).salt

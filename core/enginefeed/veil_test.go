@@ -7,8 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// TestVeil: what begins as a salted prompt is not believed of an engine that does not tell of salts; what was known
-// before stays, what begins in another way is believed, and one event that tells of a salt ends it.
+// TestVeil: for an engine which does not report salts, blocks which start as a salted prompt are
+// suppressed. Blocks known before stay, other starts are accepted, and one event with a salt ends the
+// suppression.
 func TestVeil(t *testing.T) {
 	prompt := func(first kv.Token) []kv.Token { return []kv.Token{first, 2, 3, 4, 5, 6, 7, 8} }
 	stored := func(first kv.Token, hashes ...kv.EngineHash) Event {
@@ -18,7 +19,7 @@ func TestVeil(t *testing.T) {
 		name   string
 		salted [][]kv.Token
 		events []Event
-		want   int // blocks that are stored
+		want   int // stored blocks
 	}{
 		{"no salted prompt", nil, []Event{stored(1, 11, 12)}, 2},
 		{"the same beginning", [][]kv.Token{prompt(1)}, []Event{stored(1, 11, 12)}, 0},
@@ -37,7 +38,7 @@ func TestVeil(t *testing.T) {
 			Kind: Stored, Hashes: []kv.EngineHash{20}, Tokens: []kv.Token{8, 8, 8, 8}, BlockSize: 4, Group: -1, Salt: "s",
 		}, stored(1, 11, 12)}, 3},
 	} {
-		for _, size := range []int{4, 8} { // 8: two of the engine's make one of ours
+		for _, size := range []int{4, 8} { // 8: two engine blocks make one of ours
 			table, err := NewTable(Config{BlockSize: size, EngineBlock: 4})
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +75,7 @@ func TestVeil(t *testing.T) {
 	}
 }
 
-// count returns how many blocks are stored.
+// count returns the number of stored blocks.
 func count(events []kv.Event) (n int) {
 	for _, e := range events {
 		if e.Kind == kv.Stored {
@@ -84,7 +85,8 @@ func count(events []kv.Event) (n int) {
 	return n
 }
 
-// TestVeilOfAdapters: events that tell of salts may hide adapters. What begins as an adapter's prompt is not believed then.
+// TestVeilOfAdapters: events which report salts may hide adapters. Then blocks which start as an adapter's
+// prompt are suppressed.
 func TestVeilOfAdapters(t *testing.T) {
 	for _, hides := range []bool{false, true} {
 		table, err := NewTable(Config{BlockSize: 4, HidesAdapters: hides})

@@ -9,8 +9,9 @@ import (
 	"penstock/core/kv"
 )
 
-// warmEngine is a naive engine whose cache is a tree of blocks that evicts its least recently used leaf. It serves
-// requests in two steps, so that several overlap: what is found when one begins, and what is stored when it ends.
+// warmEngine is a naive engine whose cache is a tree of blocks which evicts its least recently used leaf.
+// It serves requests in two steps, so that several overlap: it looks up blocks at the start, and stores
+// blocks at the end.
 type warmEngine struct {
 	*rand.Rand
 	size, ours int
@@ -28,11 +29,11 @@ type warmBlock struct {
 	locks  int
 }
 
-// warmCall is a request that the engine serves.
+// warmCall is a request in progress.
 type warmCall struct {
 	prompt, answer []kv.Token
 	found          int
-	number         uint64 // of the table; 0 is a request of others
+	number         uint64 // the table's number; 0 is a request of another client
 	locked         []string
 }
 
@@ -62,7 +63,7 @@ func (g *warmEngine) begin(prompt []kv.Token) *warmCall {
 	return c
 }
 
-// end stores what c computed: as one event, or one for each of some pieces.
+// end stores what c computed, in one event or several.
 func (g *warmEngine) end(c *warmCall) {
 	g.clock++
 	all := slices.Concat(c.prompt, c.answer[:len(c.answer)-1])
@@ -98,7 +99,7 @@ func (g *warmEngine) name(key string) kv.EngineHash {
 	return g.names[key]
 }
 
-// evict removes the leaf that was used longest ago.
+// evict removes the least recently used leaf.
 func (g *warmEngine) evict() bool {
 	var oldest *warmBlock
 	for _, b := range g.cached {
@@ -118,14 +119,14 @@ func (g *warmEngine) evict() bool {
 	return true
 }
 
-// flush returns what happened since the last one.
+// flush returns the changes since the last flush.
 func (g *warmEngine) flush() *Batch {
 	b := &Batch{Events: g.events}
 	g.events = nil
 	return b
 }
 
-// truth returns which blocks of ours are cached.
+// truth returns which of our blocks are cached.
 func (g *warmEngine) truth(h kv.Hasher) map[kv.SeqHash]bool {
 	w := map[kv.SeqHash]bool{}
 	for _, b := range g.cached {
@@ -155,9 +156,9 @@ func (w *warmTable) tell(events []kv.Event) {
 	}
 }
 
-// TestWarmEngine: of an engine that served before, and that others use too, nothing but guesses is told of that it has not;
-// requests that follow one another find what is predicted; and the names that were found lead to all that was
-// stored for them.
+// TestWarmEngine: for an engine which served before, and which others use too, only guesses are announced
+// wrongly; consecutive requests find what is predicted; and resolved hashes lead to everything which was
+// stored after them.
 func TestWarmEngine(t *testing.T) {
 	for _, c := range []struct{ size, ours, letters int }{{4, 4, 2}, {4, 4, 5}, {1, 4, 2}, {2, 6, 3}, {1, 8, 9}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestWarmEngine(t *testing.T) {
 	}
 }
 
-// namesAreRight wants the names that were found to be those of the blocks that they were taken for.
+// namesAreRight checks that resolved hashes belong to the blocks for which they were taken.
 func namesAreRight(t *testing.T, g *warmEngine, w *warmTable, h kv.Hasher, seed uint64) {
 	t.Helper()
 	for name, s := range w.inferred.stems {
@@ -251,7 +252,7 @@ func followWarm(t *testing.T, seed uint64, size, ours, letters int) Stats {
 				w.Grew(c.number, c.answer)
 				w.Ended(c.number, Served, w.now)
 			}
-			if g.IntN(3) > 0 { // events come before or behind the end of the answer
+			if g.IntN(3) > 0 { // events come before or after the end of the answer
 				w.tell(w.Apply(g.flush(), nil))
 			}
 		default:

@@ -4,25 +4,25 @@ import (
 	"penstock/core/fault"
 )
 
-// compiler makes the program of a schema. Each schema that is reached is a rule:
-// a run of code that writes one value and returns. Code is made from its end to
-// its beginning, since every instruction names what follows it.
+// compiler compiles a schema to a program. Each reachable schema becomes a rule: a run of code which writes
+// one value and returns. Code is emitted from its end to its beginning, because every instruction names its
+// successor.
 type compiler struct {
 	g        Grammar
 	root     *value
-	rules    map[*value]int // by the schema that they are made of
+	rules    map[*value]int // by schema
 	all      []rule
-	any      int // the rule of any value; -1 before it is made
+	any      int // the rule of any value; -1 until created
 	patterns map[string]*dfa
 	budget   budget
 }
 
-// rule is one value. Its room is how many values nest in it at least: a rule is
-// entered only where they have room, so that no text becomes impossible to end.
+// rule is one value. Its room is the least nesting depth of its values: a rule is entered only where that
+// depth is available, so that every text can be ended.
 type rule struct {
 	at    *value
 	entry int32
-	// Either alternatives, which nest no deeper, or calls that cannot be avoided.
+	// A rule has either alternatives, which nest no deeper, or unavoidable calls.
 	alternatives []int
 	calls        []int
 	room         int
@@ -62,8 +62,8 @@ func tooLarge() error {
 	return fault.New(fault.Invalid, "the JSON schema is too large; simplify it, or send less of it")
 }
 
-// emit appends an instruction and returns where it is. Beyond the bound nothing
-// is kept: full says so.
+// emitInstr appends an instruction and returns its index. Beyond the bound it keeps nothing: isFull reports
+// that.
 func (c *compiler) emit(in instr) int32 {
 	if c.full() {
 		return 0
@@ -72,10 +72,10 @@ func (c *compiler) emit(in instr) int32 {
 	return int32(len(c.g.code) - 1)
 }
 
-// full reports whether the program has outgrown its bound.
+// isFull reports whether the program exceeds its bound.
 func (c *compiler) full() bool { return len(c.g.code) > maxCode }
 
-// split goes on at each of targets.
+// emitSplit continues at each of targets.
 func (c *compiler) split(targets ...int32) int32 {
 	if len(targets) == 1 {
 		return targets[0]
@@ -85,17 +85,17 @@ func (c *compiler) split(targets ...int32) int32 {
 	return c.emit(instr{op: opSplit, x: from, y: int32(len(c.g.targets))})
 }
 
-// call writes the value of a rule and then goes on at next.
+// emitCall writes the value of a rule and continues at next.
 func (c *compiler) call(rule int, next int32) int32 {
 	return c.emit(instr{op: opCall, next: next, x: int32(rule)})
 }
 
-// guard goes on at next if there is room for a call of the rule.
+// emitRoomGuard continues at next if there is room for a call of the rule.
 func (c *compiler) guard(rule int, next int32) int32 {
 	return c.emit(instr{op: opRoom, next: next, x: int32(rule), y: 1})
 }
 
-// literal writes bytes.
+// emitLiteral writes bytes.
 func (c *compiler) literal(s string, next int32) int32 {
 	if s == "" || c.full() {
 		return next
@@ -105,7 +105,7 @@ func (c *compiler) literal(s string, next int32) int32 {
 	return c.emit(instr{op: opLiteral, next: next, x: from, y: int32(len(c.g.bytes))})
 }
 
-// rule returns the rule of a schema, which it makes if it is new.
+// ruleFor returns the rule of a schema, and creates it if it is new.
 func (c *compiler) rule(v *value) (int, error) {
 	if r, ok := c.rules[v]; ok {
 		return r, nil
@@ -123,14 +123,14 @@ func (c *compiler) rule(v *value) (int, error) {
 	return r, nil
 }
 
-// reserve makes a rule whose code is not there yet.
+// reserveRule creates a rule without code.
 func (c *compiler) reserve(v *value) int {
 	r := len(c.all)
 	c.all = append(c.all, rule{at: v, entry: c.emit(instr{op: opRoom, x: int32(r)})})
 	return r
 }
 
-// either is the body of a rule that is one of others.
+// emitAlternatives emits the body of a rule which is one of several others.
 func (c *compiler) either(r int, rules []int) int32 {
 	c.all[r].alternatives = rules
 	targets := make([]int32, len(rules))
@@ -140,12 +140,11 @@ func (c *compiler) either(r int, rules []int) int32 {
 	return c.split(targets...)
 }
 
-// measure finds the room of every rule, by the least depth first: at each depth
-// it settles the rules all of whose calls, or one of whose alternatives, are
-// settled. What is never settled can never end.
+// computeRooms computes the room of every rule, in order of depth: at each depth it settles the rules all
+// of whose calls, or one of whose alternatives, are settled. A rule which is never settled can never end.
 func (c *compiler) measure() error {
 	users := make([][]int, len(c.all))
-	waiting := make([]int, len(c.all)) // calls not settled
+	waiting := make([]int, len(c.all)) // unsettled calls
 	var now, next []int
 	for i := range c.all {
 		r := &c.all[i]
@@ -188,7 +187,7 @@ func (c *compiler) measure() error {
 	return nil
 }
 
-// circles refuses rules that are alternatives of themselves.
+// checkCycles refuses rules which are alternatives of themselves.
 func (c *compiler) circles() error {
 	const entered, left = 1, 2
 	state := make([]uint8, len(c.all))

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// decimal is a number of a schema, exactly: ±0.digits × 10^point, without zeros
-// at either end; no digits are zero.
+// decimal is an exact number of a schema: ±0.digits × 10^point, without zeros at either end; zero has no
+// digits.
 type decimal struct {
 	negative bool
 	digits   string
 	point    int
 }
 
-// parseDecimal reads a JSON number. ok is false if it has more digits or a
-// larger exponent than anybody means.
+// parseDecimal parses a JSON number. ok is false if it has implausibly many digits or too large an
+// exponent.
 func parseDecimal(s string) (d decimal, ok bool) {
 	s, d.negative = strings.CutPrefix(s, "-")
 	exponent := 0
@@ -39,8 +39,8 @@ func parseDecimal(s string) (d decimal, ok bool) {
 	return d, true
 }
 
-// parts returns the digits before and after the point. Only for numbers whose
-// exponent is bounded, as parseDecimal sees to.
+// splitPoint returns the digits before and after the point. The exponent must be bounded, as parseDecimal
+// ensures.
 func (d decimal) parts() (integer, fraction string) {
 	switch {
 	case d.point <= 0 && d.digits != "":
@@ -51,7 +51,7 @@ func (d decimal) parts() (integer, fraction string) {
 	return d.digits[:d.point], d.digits[d.point:]
 }
 
-// compare returns -1, 0 or 1 as a is less than, equal to or more than b.
+// compareTo returns -1, 0 or 1 if a is less than, equal to or more than b.
 func (a decimal) compare(b decimal) int {
 	if a.sign() != b.sign() {
 		return cmp(a.sign(), b.sign())
@@ -88,15 +88,14 @@ func cmp(a, b int) int {
 	return 0
 }
 
-// limit is an end of a range of numbers.
+// numberLimit is an end of a range of numbers.
 type limit struct {
 	decimal
-	open bool // the number itself is outside
+	open bool // the number itself is excluded
 }
 
-// integers returns the numbers without fraction between the limits, nil limits
-// being none, of those whose magnitude is below 2^63. ok is false if there are
-// none.
+// integerRange returns the integers between the limits with a magnitude below 2^63. A nil limit is no
+// limit. ok is false if there are none.
 func integers(low, high *limit) (n number, ok bool) {
 	least, most := int64(-math.MaxInt64), int64(math.MaxInt64)
 	if low != nil {
@@ -126,8 +125,8 @@ func wholeSide(low, high uint64) side {
 	return side{any: true, low: bound{integer: low}, high: bound{integer: high}, first: low, last: high}
 }
 
-// inside returns the nearest integer on the inner side of a limit, which is up
-// or down by direction. ok is false if all integers are outside.
+// nearestInside returns the nearest integer on the inner side of a limit: upwards for direction 1,
+// downwards for -1. ok is false if all integers are outside.
 func (l *limit) inside(direction int) (v int64, ok bool) {
 	integer, fraction := l.parts()
 	v, err := strconv.ParseInt("0"+integer, 10, 64)
@@ -137,7 +136,7 @@ func (l *limit) inside(direction int) (v int64, ok bool) {
 	if l.negative {
 		v = -v
 	}
-	// v is the limit without its fraction, so not farther from zero.
+	// v is the limit without its fraction, so it is not farther from zero.
 	if fraction == "" && !l.open || fraction != "" && l.sign() != direction {
 		return v, true
 	}
@@ -147,12 +146,12 @@ func (l *limit) inside(direction int) (v int64, ok bool) {
 	return v + int64(direction), true
 }
 
-// maxBoundDigits is how many digits after the point a bound may have, fewer than
-// are written, so that there is a number between any two bounds.
+// maxBoundDigits is the largest number of digits after the point in a bound. It is less than the digits
+// which are written, so that there is a number between any two bounds.
 const maxBoundDigits = 20
 
-// decimals returns the numbers between the limits, nil limits being none. ok is
-// false if there are none, or if a limit has too many digits.
+// decimalRange returns the numbers between the limits. A nil limit is no limit. ok is false if there are
+// none, or if a limit has too many digits.
 func decimals(low, high *limit) (n number, ok bool) {
 	zero, none := bound{}, bound{integer: maxInteger + 1, open: true}
 	n.exponent = low == nil && high == nil
@@ -171,7 +170,7 @@ func decimals(low, high *limit) (n number, ok bool) {
 			highBound = b
 		}
 	}
-	// Zero, with either sign, is within the bounds if both sides may have it.
+	// Zero, with either sign, is within the bounds if both sides allow it.
 	switch {
 	case low == nil || low.sign() < 0:
 		n.positive = between(zero, highBound, high == nil || high.sign() >= 0)
@@ -192,7 +191,7 @@ func decimals(low, high *limit) (n number, ok bool) {
 	return n, n.positive.any || n.negative.any
 }
 
-// bound returns the magnitude of a limit; ok is false if it has too many digits.
+// toBound returns the magnitude of a limit. ok is false if it has too many digits.
 func (l *limit) bound() (b bound, ok bool) {
 	integer, fraction := l.parts()
 	b = bound{fraction: fraction, open: l.open}
@@ -201,7 +200,7 @@ func (l *limit) bound() (b bound, ok bool) {
 	return b, err == nil && b.integer <= maxInteger && len(fraction) <= maxBoundDigits
 }
 
-// between returns the magnitudes between two bounds, if there can be any.
+// newMagnitudeRange returns the magnitudes between two bounds, if there are any.
 func between(low, high bound, possible bool) side {
 	s := side{low: low, high: high, first: low.integer, last: high.integer}
 	if high.fraction == "" && high.open {

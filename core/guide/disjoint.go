@@ -2,10 +2,10 @@ package guide
 
 import "slices"
 
-// maxProofs bounds the schemas, names and values that are compared for one oneOf.
+// maxProofs bounds the schemas, names and values compared for one oneOf.
 const maxProofs = 1 << 18
 
-// checkDisjoint refuses alternatives that one value might match two of.
+// checkDisjoint refuses alternatives if one value might match two of them.
 func (c *compiler) checkDisjoint(v *value, list []*value) error {
 	proofs := maxProofs
 	for i, a := range list {
@@ -18,8 +18,8 @@ func (c *compiler) checkDisjoint(v *value, list []*value) error {
 	return nil
 }
 
-// disjoint reports whether it is certain that no value matches both schemas. It
-// looks at types, at the values of enum and const, and at required properties.
+// areDisjoint reports whether it is certain that no value matches both schemas. It compares types, the
+// values of enum and const, and required properties.
 func (c *compiler) disjoint(a, b *value, proofs *int) bool {
 	if *proofs--; *proofs < 0 {
 		return false
@@ -50,8 +50,7 @@ func (c *compiler) disjoint(a, b *value, proofs *int) bool {
 	return c.discriminated(a, b, proofs)
 }
 
-// discriminated reports whether two objects have a required property by which
-// they differ.
+// haveDiscriminator reports whether two objects have a required property in which they differ.
 func (c *compiler) discriminated(a, b *value, proofs *int) bool {
 	propertiesA, propertiesB := a.get("properties"), b.get("properties")
 	requiredA, requiredB := a.get("required"), b.get("required")
@@ -76,7 +75,7 @@ func (c *compiler) discriminated(a, b *value, proofs *int) bool {
 	return false
 }
 
-// followed returns what v refers to; nil if that is nothing or goes too far.
+// followRefs follows v's $ref; nil if it leads nowhere or too far.
 func (c *compiler) followed(v *value) *value {
 	for range 16 {
 		if v.kind != kindObject || v.get("$ref") == nil {
@@ -91,7 +90,7 @@ func (c *compiler) followed(v *value) *value {
 	return nil
 }
 
-// listed returns the values that enum or const allow; nil if there is neither.
+// allowedValues returns the values which enum or const allow; nil if there is neither.
 func listed(v *value) []*value {
 	if x := v.get("const"); x != nil {
 		return []*value{x}
@@ -102,7 +101,7 @@ func listed(v *value) []*value {
 	return nil
 }
 
-// possible returns the types that values of v have; nil if that is not certain.
+// possibleTypes returns the types of v's values; nil if they are not certain.
 func possible(v *value, values []*value) []kind {
 	var types []kind
 	for _, x := range values {
@@ -133,8 +132,8 @@ func overlap(a, b []kind) bool {
 	})
 }
 
-// mayEqual reports whether two values may be equal. Only strings, booleans and
-// null are told apart; others are if their types differ.
+// mayEqual reports whether two values may be equal. It compares strings, booleans and numbers, and
+// otherwise only types.
 func mayEqual(a, b *value) bool {
 	if a.kind != b.kind {
 		return false

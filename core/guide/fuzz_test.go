@@ -24,8 +24,7 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// FuzzText follows any text in schemas that use everything, and wants of what is
-// complete that it is valid.
+// FuzzText follows any text in schemas which use everything, and checks that complete texts are valid.
 func FuzzText(f *testing.F) {
 	schemas := []string{
 		withDefs(`true`),
@@ -60,9 +59,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// follow feeds the bytes of text that can come, skipping the others, and checks
-// that there is always a way on. It returns what was taken and whether it is
-// complete.
+// follow feeds the allowed bytes of text, skips the others, and checks that there is always a continuation.
+// It returns the accepted bytes and whether they are complete.
 func follow(t *testing.T, g *Grammar, text []byte) (taken []byte, whole bool) {
 	s := g.NewState()
 	for _, b := range text {

@@ -21,7 +21,7 @@ func compiled(t testing.TB, schema string) *Grammar {
 	return g
 }
 
-// accepts reports whether text is a whole text of g.
+// accepts reports whether text is a complete text of g.
 func accepts(g *Grammar, text string) bool {
 	s := g.NewState()
 	return s.Write([]byte(text)) && s.Complete()
@@ -140,7 +140,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestBounds holds integers and numbers around the bounds against them.
+// TestBounds checks integers and numbers around the bounds.
 func TestBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	bounds := []string{"-101", "-99.5", "-10", "-0.5", "0", "0.05", "0.5", "9", "9.5", "10", "100.25"}
@@ -330,8 +330,7 @@ const defs = `"$defs":{"list":{"type":"array","items":{"anyOf":[{"$ref":"#/$defs
 
 func withDefs(schema string) string { return `{"allOf":[` + schema + `],` + defs + `}` }
 
-// TestDocuments: every beginning of a document that a schema allows is accepted,
-// and the document is complete.
+// TestDocuments: every prefix of a valid document is accepted, and the document is complete.
 func TestDocuments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -380,7 +379,7 @@ func allowed(s *State) (list []byte) {
 	return list
 }
 
-// clone returns a copy of s that shares no memory with it.
+// clone returns a copy of s which shares no memory with it.
 func (s *State) clone() *State {
 	c := s.g.NewState()
 	c.threads = append(c.threads[:0], s.threads...)
@@ -388,7 +387,7 @@ func (s *State) clone() *State {
 	return c
 }
 
-// walk writes a random text of g; after some bytes it prefers those that end.
+// walk writes a random text of g; after `patience` bytes it prefers bytes which end it.
 func walk(t *testing.T, rng *rand.Rand, schema string, s *State, patience int) []byte {
 	var text []byte
 	for {
@@ -421,7 +420,7 @@ func walk(t *testing.T, rng *rand.Rand, schema string, s *State, patience int) [
 	}
 }
 
-// TestWalk: whatever is accepted is a valid document, and nothing leads nowhere.
+// TestWalk: every accepted text is a valid document, and there are no dead ends.
 func TestWalk(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -442,7 +441,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestDepth: where no room is left, only what ends may come.
+// TestDepth: at the maximum depth only closing bytes are allowed.
 func TestDepth(t *testing.T) {
 	g := compiled(t, `{"type":"array"}`)
 	s := g.NewState()
@@ -453,7 +452,7 @@ func TestDepth(t *testing.T) {
 	if n != MaxDepth || !s.Write([]byte(strings.Repeat("]", n))) || !s.Complete() {
 		t.Errorf("%d arrays within each other, want %d, and their ends", n, MaxDepth)
 	}
-	// A tree whose required part needs room keeps it.
+	// A tree whose required part needs depth keeps it available.
 	g = compiled(t, `{"type":"object","properties":{"a":{"$ref":"#"},"b":{"type":"array","prefixItems":[{"type":"array"}],"minItems":1}},"required":["b"]}`)
 	s = g.NewState()
 	for n = 0; s.Write([]byte(`{"a":`)); n++ {
@@ -470,7 +469,7 @@ func TestDepthBehindAComma(t *testing.T) {
 	for s.Write([]byte(`{"b":[[]],"a":`)) {
 		n++
 	}
-	// What was written of the next level is {"b":[[]]: only its end may come.
+	// Of the next level {"b":[[]] was written: only its end is allowed.
 	if list := allowed(s); n != MaxDepth-3 || string(list) != "}" {
 		t.Errorf("%d levels and then %q", n, list)
 	}
@@ -490,7 +489,7 @@ func TestFramesAreDropped(t *testing.T) {
 	}
 }
 
-// TestHostile: what is followed at once is bounded, and stays valid.
+// TestHostile: the number of readings is bounded, and the texts stay valid.
 func TestHostile(t *testing.T) {
 	// 2^30 ways to the same rule.
 	var b strings.Builder
@@ -512,8 +511,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWorkOfAByte: a byte that very many readings agree with costs no more than
-// following as many as are kept.
+// TestWorkOfAByte: a byte which matches very many readings costs no more than the kept ones.
 func TestWorkOfAByte(t *testing.T) {
 	item := `{"type":"array","items":{"$ref":"#"}}`
 	s := compiled(t, `{"anyOf":[`+strings.Repeat(item+",", maxAlternatives-1)+item+`]}`).NewState()
@@ -542,8 +540,7 @@ func ladder() string {
 	return b.String() + `"r30":{"type":"null"}}}`
 }
 
-// TestBoth holds the automaton of two patterns against regexp, over all short
-// strings of an alphabet.
+// TestBoth compares the automaton of two patterns with regexp, over all short strings of an alphabet.
 func TestBoth(t *testing.T) {
 	patterns := []string{`^[ab]*$`, `a`, `^a?b?é?$`, `é$`, `^(ab)*$|^é+$`, `^.$`, `[^a]b`, `^[\x{9f}-\x{ea}b]*$`}
 	words := []string{""}

@@ -6,27 +6,26 @@ import (
 	"penstock/core/fault"
 )
 
-// Masks tells which tokens of a vocabulary may come in the states of one
-// grammar, and remembers it for the states that come again. It is not safe for
-// concurrent use.
+// MaskCache computes which tokens of a vocabulary may come next in the states of one grammar, and caches
+// the masks of recurring states. It is not safe for concurrent use.
 type Masks struct {
 	vocab  *Vocab
 	words  int
 	levels [][]thread // by depth in the trie
-	marks  []int      // how many frames there were at each depth
+	marks  []int      // number of frames at each depth
 	key    []byte
 	known  map[string][]uint64
 	max    int
-	fresh  []uint64 // of the last state that was not kept
+	fresh  []uint64 // the mask of the last state which was not cached
 }
 
-// cacheBytes bounds the masks kept, about 4 MiB.
+// cacheBytes bounds the cached masks, about 4 MiB.
 const cacheBytes = 4 << 20
 
-// maxKey bounds the states that are kept to those that are small.
+// maxKeyBytes bounds the keys of cached states.
 const maxKey = 4 << 10
 
-// NewMasks returns masks over v of the states of one grammar.
+// NewMaskCache returns the masks over v for the states of one grammar.
 func NewMasks(v *Vocab) *Masks {
 	words := (v.size + 63) / 64
 	return &Masks{
@@ -40,13 +39,12 @@ func NewMasks(v *Vocab) *Masks {
 	}
 }
 
-// Of returns the tokens whose bytes may come next in s, as one bit per token,
-// token i being bit i%64 of word i/64. s is as it was when Of returns. The caller
-// must not change the mask, which holds until the next call. The error is a
-// *fault.Error of code Invalid: the schema has so many readings of this text that
-// it would take too long to follow them all.
+// TokenMask returns the tokens whose bytes may come next in s, as one bit per token: token i is bit i%64 of
+// word i/64. It leaves s unchanged. The caller must not change the mask, which is valid until the next
+// call. The error is a *fault.Error of code Invalid: the schema has too many readings of this text to
+// follow them all.
 func (m *Masks) Of(s *State) ([]uint64, error) {
-	if s.inNumber() { // seldom comes again, and little can follow
+	if s.inNumber() { // seldom recurs, and few tokens can follow
 		clear(m.fresh)
 		return m.fresh, m.walk(s, m.fresh)
 	}
@@ -63,13 +61,13 @@ func (m *Masks) Of(s *State) ([]uint64, error) {
 		return nil, err
 	}
 	if len(m.known) >= m.max {
-		clear(m.known) // rare, and what is needed comes back
+		clear(m.known) // rare, and needed masks come back
 	}
 	m.known[string(m.key)] = mask
 	return mask, nil
 }
 
-// inNumber reports whether some reading is within a number.
+// isInNumber reports whether some reading is within a number.
 func (s *State) inNumber() bool {
 	for i := range s.threads {
 		if t := &s.threads[i]; s.g.code[t.pc].op == opNumber && t.c != numberStart {
@@ -79,8 +77,8 @@ func (s *State) inNumber() bool {
 	return false
 }
 
-// inString reports whether some reading is between two characters of a string
-// without a pattern, and how many further ones it may have.
+// stringRoom reports whether some reading is between two characters of a string without a pattern, and how
+// many more characters it may have.
 func (s *State) inString() (n uint32, ok bool) {
 	for i := range s.threads {
 		t := &s.threads[i]
@@ -99,14 +97,14 @@ func (s *State) inString() (n uint32, ok bool) {
 	return n, ok
 }
 
-// The work of one mask: what a few readings of every token take.
+// The work limit of one mask: a few readings of every token.
 const (
 	workPerNode = 16
 	workAtLeast = 250_000
 )
 
-// walk sets the bits of the tokens that may come in s. It follows the trie where
-// the grammar does: one level of threads per byte of the path.
+// walkTrie sets the bits of the tokens which may come next in s. It follows the trie where the grammar
+// does, with one level of threads per byte of the path.
 func (m *Masks) walk(s *State, mask []uint64) error {
 	v := &m.vocab.all
 	if n, ok := s.inString(); ok {
@@ -121,8 +119,7 @@ func (m *Masks) walk(s *State, mask []uint64) error {
 	s.work = 0
 	for i := 0; i < len(v.nodes)-1; {
 		n := &v.nodes[i]
-		// The frames that the levels above made are in use; those behind them were
-		// of another branch.
+		// The frames made by the levels above are in use; later ones belong to another branch.
 		s.frames = s.frames[:m.marks[n.depth-1]]
 		level := s.advance(m.levels[n.depth][:0], m.levels[n.depth-1], n.byte)
 		m.levels[n.depth], m.marks[n.depth] = level, len(s.frames)
@@ -141,8 +138,7 @@ func (m *Masks) walk(s *State, mask []uint64) error {
 	return nil
 }
 
-// appendKey appends what tells s from other states as far as texts of up to
-// reach bytes can tell.
+// appendStateKey appends what distinguishes s from other states for texts of up to reach bytes.
 func (s *State) appendKey(dst []byte, reach uint32) []byte {
 	for i := range s.threads {
 		t := &s.threads[i]
@@ -163,8 +159,8 @@ func (s *State) appendKey(dst []byte, reach uint32) []byte {
 	return dst
 }
 
-// near returns a number that is the same for numbers of characters which differ
-// from the limits by so much that reach further characters meet neither.
+// limitKey returns a number which is equal for all lengths so far from the limits that reach more
+// characters meet neither.
 func (x *text) near(n, reach uint32) uint64 {
 	missing, left := uint32(0), reach+1
 	if n < x.min {

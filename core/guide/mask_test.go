@@ -10,7 +10,7 @@ import (
 	"penstock/core/fault"
 )
 
-// randomVocab returns n texts of tokens: every byte, nothing, and pieces of JSON.
+// randomVocab returns n token texts: every byte, the empty text, and pieces of JSON.
 func randomVocab(rng *rand.Rand, n int) [][]byte {
 	var texts [][]byte
 	for b := range 256 {
@@ -42,8 +42,8 @@ func maskOf(t testing.TB, m *Masks, s *State) []uint64 {
 	return mask
 }
 
-// TestMasks holds masks against one trial per token, in states as they come in
-// random texts, with what was remembered of other states.
+// TestMasks compares masks with one trial per token, in the states of random texts, with masks of other
+// states cached.
 func TestMasks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	texts := randomVocab(rng, 900)
@@ -78,8 +78,8 @@ func TestMasks(t *testing.T) {
 	}
 }
 
-// TestCounting: masks that are remembered for one number of characters or items
-// are not used where another number allows something else.
+// TestCounting: masks cached for one number of characters or items are not used where another number allows
+// something else.
 func TestCounting(t *testing.T) {
 	texts := [][]byte{[]byte(`"`), []byte("a"), []byte("aaaa"), []byte(`aa"`), []byte("["), []byte("]"), []byte(","), []byte("1"), []byte("1,1,1")}
 	texts = append(texts, bytes.Repeat([]byte("日"), 8), bytes.Repeat([]byte("a"), maxContent+2))
@@ -131,7 +131,7 @@ func TestPartOfCharacter(t *testing.T) {
 	}
 }
 
-// TestMasksAreBounded: states that never come again do not fill the memory.
+// TestMasksAreBounded: states which do not recur do not fill the memory.
 func TestMasksAreBounded(t *testing.T) {
 	masks := NewMasks(vocabOf([][]byte{[]byte("1"), []byte(",")}))
 	masks.max = 50
@@ -146,7 +146,7 @@ func TestMasksAreBounded(t *testing.T) {
 	}
 }
 
-// TestMaskFrames: what one branch of the trie opens is forgotten in the next.
+// TestMaskFrames: frames opened in one branch of the trie are dropped in the next.
 func TestMaskFrames(t *testing.T) {
 	s := compiled(t, `{"type":"array"}`).NewState()
 	var texts [][]byte
@@ -170,8 +170,7 @@ func brackets() [][]byte {
 	return texts
 }
 
-// TestAmbiguity: a mask that would take too long is refused, and the state is as
-// it was.
+// TestAmbiguity: a mask which would take too long is refused, and leaves the state unchanged.
 func TestAmbiguity(t *testing.T) {
 	s := compiled(t, ladder()).NewState()
 	s.Write([]byte(strings.Repeat("[", 20)))
@@ -230,7 +229,7 @@ func benchTexts(n int) [][]byte {
 	return texts[:n]
 }
 
-// BenchmarkMask computes the mask of a state that is not known; "known" finds it.
+// BenchmarkMask computes the mask of an uncached state; "known" reads it from the cache.
 func BenchmarkMask(b *testing.B) {
 	schema := `{"type":"object","properties":{"name":{"type":"string"},"code":{"type":"string","maxLength":8},"when":{"type":"string","format":"date-time"},"n":{"type":"integer"}},"required":["name","code","when","n"]}`
 	for _, size := range []int{1730, 128_000} {

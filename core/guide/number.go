@@ -1,25 +1,24 @@
 package guide
 
-// number is which numbers may be written. Positive and negative ones have bounds
-// of their own, of the magnitude.
+// numberRule says which numbers may be written. Positive and negative numbers have separate bounds of their
+// magnitude.
 type number struct {
 	whole    bool // no point
-	exponent bool // one digit and an exponent may be written
+	exponent bool // one digit and an exponent are allowed
 	positive side
 	negative side
 }
 
-// side is the magnitudes of one sign: those from low to high.
+// magnitudeRange is the magnitudes of one sign, from low to high.
 type side struct {
-	any       bool // false if there is none
+	any       bool // false if it is empty
 	low, high bound
-	// first and last are the integers that a magnitude within the bounds may
-	// begin with, before the point.
+	// first and last bound the integer before the point.
 	first, last uint64
 }
 
-// bound is a decimal number: the integer, and the digits after the point without
-// trailing zeros. The number itself is not within an open bound.
+// bound is a decimal number: the integer, and the digits after the point without trailing zeros. An open
+// bound excludes the number itself.
 type bound struct {
 	integer  uint64
 	fraction string
@@ -29,12 +28,11 @@ type bound struct {
 const (
 	maxInteger  = 999_999_999_999_999_999 // 18 digits
 	maxFraction = 25                      // digits after the point
-	maxExponent = 307                     // of a number that is finite in 64 bits
+	maxExponent = 307                     // of a number which is finite in 64 bits
 )
 
-// A thread in a number keeps in a the integer, or the exponent; in c what was
-// read last; and in b how many digits of the fraction or the exponent there are,
-// shifted, beside flags.
+// The state of a thread in a number: a is the integer or the exponent, c what was read last, b the shifted
+// count of fraction or exponent digits with flags in the low bits.
 const (
 	numberStart = iota
 	numberMinus
@@ -61,7 +59,7 @@ func (n *number) side(t *thread) *side {
 	return &n.positive
 }
 
-// next takes a byte; false if no number that may be written goes on with it.
+// acceptByte processes a byte. It returns false if no allowed number continues with it.
 func (n *number) next(t *thread, b byte) bool {
 	switch {
 	case b >= '0' && b <= '9':
@@ -114,8 +112,8 @@ func (n *number) digit(t *thread, b byte) bool {
 	return false
 }
 
-// reaches reports whether an integer between first and last is p or begins with
-// its digits. p is not 0.
+// canReach reports whether p, or a number which starts with its digits, is between first and last. p is not
+// 0.
 func reaches(p, first, last uint64) bool {
 	low, high := p, p
 	for low <= last {
@@ -143,8 +141,8 @@ func (n *number) point(t *thread) bool {
 	return t.a >= s.first && t.a <= s.last
 }
 
-// fraction takes a digit after the point. It compares with the bounds from left
-// to right: while all digits were equal to a bound's, the next one decides.
+// acceptFraction processes a digit after the point. It compares with the bounds from left to right: as long
+// as all digits equal a bound's, the next one decides.
 func (n *number) fraction(t *thread, b byte) bool {
 	s := n.side(t)
 	at := int(t.b >> countShift)
@@ -168,7 +166,7 @@ func (n *number) fraction(t *thread, b byte) bool {
 			return false
 		case b < d:
 			t.b &^= atHigh
-		case s.high.open && at+1 >= len(s.high.fraction): // equal, and digits only add
+		case s.high.open && at+1 >= len(s.high.fraction): // equal, and more digits only increase it
 			return false
 		}
 	}
@@ -182,7 +180,7 @@ func (b *bound) digit(at int) byte {
 	return '0'
 }
 
-// complete reports whether the number may end.
+// isComplete reports whether the number may end here.
 func (n *number) complete(t *thread) bool {
 	s := n.side(t)
 	switch t.c {
@@ -194,7 +192,7 @@ func (n *number) complete(t *thread) bool {
 			(t.a < high.integer || t.a == high.integer && (high.fraction != "" || !high.open))
 	case numberFraction:
 		digits := int(t.b >> countShift)
-		// Equal so far: less than a bound that has more digits, else equal to it.
+		// Equal so far: less than a bound with more digits, otherwise equal to it.
 		low := t.b&atLow == 0 || digits >= len(s.low.fraction) && !s.low.open
 		high := t.b&atHigh == 0 || digits < len(s.high.fraction) || !s.high.open
 		return low && high

@@ -5,16 +5,16 @@ import (
 	"strconv"
 )
 
-// property is one of the properties that an object lists, in order.
+// property is a listed property of an object, in order.
 type property struct {
 	key      string
 	rule     int
 	required bool
 }
 
-// object makes the body of an object's rule: the listed properties in order,
-// then those that additionalProperties allows. A place in an object is the next
-// property that may come, and whether a comma comes before it.
+// compileObject emits the body of an object's rule: the listed properties in order, then those which
+// additionalProperties allows. A position in an object is the next possible property, and whether a comma
+// precedes it.
 func (c *compiler) object(r int, v *value) (int32, error) {
 	listed, err := c.properties(v)
 	if err != nil {
@@ -31,8 +31,7 @@ func (c *compiler) object(r int, v *value) (int32, error) {
 			return 0, err
 		}
 	}
-	// From the last property to the first. Once one is required, all after it have
-	// a comma before them.
+	// From the last property to the first. After a required property all others have a comma before them.
 	for _, p := range slices.Backward(listed) {
 		call := c.call(p.rule, later)
 		key := string(append(appendString(nil, p.key), ':'))
@@ -48,8 +47,7 @@ func (c *compiler) object(r int, v *value) (int32, error) {
 	return c.literal("{", first), nil
 }
 
-// properties returns the properties that v lists, those that are only required
-// last.
+// listProperties returns the properties of v; required ones which are not listed come last.
 func (c *compiler) properties(v *value) ([]property, error) {
 	var listed []property
 	if p := v.get("properties"); p != nil {
@@ -82,8 +80,8 @@ func (c *compiler) properties(v *value) ([]property, error) {
 	return listed, nil
 }
 
-// required returns the names of required properties. Those that are not listed
-// it appends: they are what additionalProperties says.
+// requiredNames returns the names of required properties. It appends unlisted ones to listed:
+// additionalProperties defines them.
 func (c *compiler) required(v *value, listed *[]property) (map[string]bool, error) {
 	list := v.get("required")
 	if list == nil {
@@ -114,7 +112,7 @@ func (c *compiler) required(v *value, listed *[]property) (map[string]bool, erro
 	return required, nil
 }
 
-// unlisted returns the rule of a property that is required and not listed.
+// unlistedRule returns the rule of a property which is required and not listed.
 func (c *compiler) unlisted(v *value) (int, error) {
 	switch more := v.get("additionalProperties"); {
 	case more == nil:
@@ -126,8 +124,7 @@ func (c *compiler) unlisted(v *value) (int, error) {
 	}
 }
 
-// further returns the rule of properties that are not listed, if there may be
-// any.
+// additionalRule returns the rule of unlisted properties, if they are allowed.
 func (c *compiler) further(v *value) (rule int, open bool, err error) {
 	switch more := v.get("additionalProperties"); {
 	case more == nil && v.get("properties") != nil:
@@ -142,9 +139,9 @@ func (c *compiler) further(v *value) (rule int, open bool, err error) {
 	}
 }
 
-// openEnd makes the end of an object that may have further properties, whose
-// names are not those of listed ones. It returns where it begins if the object
-// is empty so far, and if not.
+// compileOpenEnd emits the end of an object which may have additional properties, whose names differ from
+// the listed ones. It returns the entry for an object which is empty so far, and the entry for one which is
+// not.
 func (c *compiler) openEnd(v *value, listed []property, further int, done int32) (first, later int32, err error) {
 	names := text{max: unlimited}
 	if len(listed) > 0 {
@@ -157,8 +154,7 @@ func (c *compiler) openEnd(v *value, listed []property, further int, done int32)
 		}
 	}
 	c.g.texts = append(c.g.texts, names)
-	// The end comes again after each property, so it is made before what leads to
-	// it.
+	// The end recurs after each property, so it is emitted before the code which leads to it.
 	later = c.emit(instr{op: opSplit})
 	name := c.emit(instr{op: opText, x: int32(len(c.g.texts) - 1), next: c.literal(":", c.call(further, later))})
 	from := int32(len(c.g.targets))
@@ -169,8 +165,7 @@ func (c *compiler) openEnd(v *value, listed []property, further int, done int32)
 	return c.split(done, c.guard(further, c.literal(`"`, name))), later, nil
 }
 
-// array makes the body of an array's rule: the items of prefixItems, then those
-// of items.
+// compileArray emits the body of an array's rule: the items of prefixItems, then those of items.
 func (c *compiler) array(r int, v *value) (int32, error) {
 	least, most, err := bounds(v, "minItems", "maxItems")
 	if err != nil {
@@ -195,7 +190,7 @@ func (c *compiler) array(r int, v *value) (int32, error) {
 		c.all[r].calls = append(c.all[r].calls, rest)
 	}
 	done := c.literal("]", c.emit(instr{op: opReturn}))
-	count := func(next int32) int32 { return next } // nobody counts without rest
+	count := func(next int32) int32 { return next } // nothing is counted without rest
 	end := done
 	if open {
 		end, count = c.openItems(rest, least, most, done)
@@ -220,15 +215,14 @@ func (c *compiler) array(r int, v *value) (int32, error) {
 	return c.literal("[", next), nil
 }
 
-// openItems makes the end of an array after at least one item: it closes where
-// there are enough, or goes on where there may be more. count puts an instruction
-// that counts an item before another.
+// compileOpenItems emits the end of an array after at least one item: it closes if there are enough items,
+// and continues if more are allowed. count prepends an instruction which counts an item.
 func (c *compiler) openItems(rest int, least, most uint32, done int32) (end int32, count func(int32) int32) {
 	enough := uint32(1)
 	if least > 1 {
 		enough = least
 	}
-	limit := enough // beyond it numbers tell nothing, unless there is a maximum
+	limit := enough // counting beyond it is useless, unless there is a maximum
 	if most != unlimited {
 		limit = most
 	}
@@ -247,8 +241,7 @@ func (c *compiler) openItems(rest int, least, most uint32, done int32) (end int3
 	return end, count
 }
 
-// items returns the rules of the first items and of the rest, if there may be
-// any.
+// itemRules returns the rules of the first items and of the rest, if a rest is allowed.
 func (c *compiler) items(v *value) (prefix []int, rest int, open bool, err error) {
 	list := v.get("prefixItems")
 	if list != nil {
@@ -281,8 +274,7 @@ func (c *compiler) items(v *value) (prefix []int, rest int, open bool, err error
 	}
 }
 
-// bounds returns two limits of v on a number of things; unlimited without an
-// upper one.
+// countBounds returns two limits of v on a count; most is unlimited without an upper one.
 func bounds(v *value, leastKey, mostKey string) (least, most uint32, err error) {
 	most = unlimited
 	for _, b := range []struct {

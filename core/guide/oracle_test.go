@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// decode reads JSON with numbers as they are written.
+// decode parses JSON with numbers in their spelling.
 func decode(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -30,8 +30,7 @@ func number64(v any) *big.Rat {
 	return r
 }
 
-// valid is JSON Schema as its text reads, for the keywords that are supported,
-// without any of the narrowing that this package does.
+// valid implements JSON Schema literally for the supported keywords, without the narrowing of this package.
 func valid(root, schema, v any) bool {
 	s, ok := schema.(map[string]any)
 	if !ok {
@@ -160,8 +159,8 @@ func validContents(root any, s map[string]any, v any) bool {
 	return true
 }
 
-// writer writes documents that a schema allows, the simplest way. Schemas are
-// the package's own tree, since the order of properties counts.
+// writer writes documents which a schema allows, in the simplest way. Schemas are the package's own tree,
+// because the order of properties matters.
 type writer struct {
 	root *value
 	rng  *rand.Rand
@@ -169,7 +168,7 @@ type writer struct {
 	deep int
 }
 
-// write appends a document; false if it went too deep.
+// write appends a document; false if it nests too deep.
 func (w *writer) write(s *value) bool {
 	if w.deep++; w.deep > 40 {
 		return false
@@ -248,7 +247,7 @@ func (w *writer) typed(s *value, t kind) bool {
 	return true
 }
 
-// words are what strings with a pattern are tried from.
+// words are candidates for strings with a pattern.
 var words = []string{"", "a", "ab", "ba", "aba", "abab", "x1", "é", "日本", "\n", `"q"`, `\`, "12", "2024-02-03", "a b", "\u0001", "zzzzzz", "😀"}
 
 func (w *writer) text(s *value) string {

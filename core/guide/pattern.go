@@ -9,19 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// dfa is a deterministic automaton over characters. States are numbered from 0,
-// the start, and every one of them leads to acceptance.
+// dfa is a deterministic automaton over characters. States are numbered from 0, the start. Every state
+// leads to acceptance.
 type dfa struct {
-	first  []rune  // of each class of characters, ascending; a class ends where the next begins
-	table  []int32 // the next state by state and class; -1 is none
+	first  []rune  // the first character of each class, ascending; a class ends where the next starts
+	table  []int32 // the next state by state and class; -1 for none
 	accept []bool
 }
 
-// next returns the state after r; -1 if r cannot come.
+// nextState returns the state after r; -1 if r is not allowed.
 func (d *dfa) next(q uint64, r rune) int32 { return d.table[int(q)*len(d.first)+d.class(r)] }
 
-// some reports whether any character between first and last can come. Neither
-// end is a surrogate, and none is between them.
+// hasTransition reports whether any character between first and last is allowed. The range contains no
+// surrogates.
 func (d *dfa) some(q uint64, first, last rune) bool {
 	row := d.table[int(q)*len(d.first):][:len(d.first)]
 	for i := d.class(first); i < len(row) && d.first[i] <= last; i++ {
@@ -41,13 +41,13 @@ const (
 	maxPattern = 2048    // bytes
 	maxProgram = 5_000   // instructions
 	maxCells   = 1 << 20 // entries of tables
-	maxWork    = 1 << 20 // instructions looked at
+	maxWork    = 1 << 20 // instructions visited
 )
 
-// workPerInstruction is what making a program costs, in instructions looked at.
+// workPerInstruction is the cost of compiling a program, in visited instructions.
 const workPerInstruction = 16
 
-// budget is what is left of the bounds.
+// budget is the unused part of the bounds.
 type budget struct{ cells, work int }
 
 func (b *budget) spend(cells, work int) bool {
@@ -56,8 +56,8 @@ func (b *budget) spend(cells, work int) bool {
 	return b.cells >= 0 && b.work >= 0
 }
 
-// programSize bounds the size of the program of a parsed pattern, before it is
-// made: repetitions multiply.
+// programSize bounds the size of the program of a parsed pattern before it is compiled: repetitions
+// multiply.
 func programSize(re *syntax.Regexp) int {
 	size := 1 + len(re.Rune)/2
 	for _, sub := range re.Sub {
@@ -82,8 +82,7 @@ const (
 	errPatternOther patternError = "matches no string of the format beside it"
 )
 
-// newPattern returns the automaton of the strings in which pattern matches
-// somewhere.
+// compilePattern returns the automaton of the strings in which pattern matches somewhere.
 func newPattern(pattern string, b *budget) (*dfa, error) {
 	if len(pattern) > maxPattern {
 		return nil, errPatternLong
@@ -109,8 +108,8 @@ func newPattern(pattern string, b *budget) (*dfa, error) {
 	return s.build()
 }
 
-// classes returns the first characters of the ranges in which all characters
-// mean the same to prog. The surrogates are a range of their own.
+// characterClasses returns the first characters of ranges whose characters are equivalent to prog. The
+// surrogates are a separate range.
 func classes(prog *syntax.Prog) []rune {
 	cuts := []rune{0, '\n', '\n' + 1, highFirst, lowLast + 1}
 	for i := range prog.Inst {
@@ -135,14 +134,13 @@ func classes(prog *syntax.Prog) []rune {
 	return slices.DeleteFunc(cuts, func(r rune) bool { return r > utf8.MaxRune })
 }
 
-// subsets makes a deterministic automaton of a program: its states are sets of
-// instructions. A set in which the pattern has matched is the state everything,
-// since what follows does not matter.
+// subsetBuilder builds a deterministic automaton from a program: its states are sets of instructions. All
+// sets in which the pattern has matched are one state, because the rest of the text does not matter.
 type subsets struct {
 	prog  *syntax.Prog
 	first []rune
-	// sets are the instructions of each state that wait for a character or for
-	// the end of the text; nil for everything.
+	// sets holds the instructions of each state which wait for a character or for the end of the text; nil
+	// for the matched state.
 	sets   [][]uint32
 	accept []bool
 	table  []int32
@@ -155,7 +153,7 @@ type subsets struct {
 	key  []byte
 }
 
-const everything = "everything" // its key
+const everything = "everything" // the key of the matched state
 
 func (s *subsets) build() (*dfa, error) {
 	s.reach(uint32(s.prog.Start), syntax.EmptyBeginText)
@@ -170,7 +168,7 @@ func (s *subsets) build() (*dfa, error) {
 			}
 			next := int32(-1)
 			switch {
-			case first == highFirst: // not characters
+			case first == highFirst: // surrogates are not characters
 			case from == nil:
 				next = int32(q)
 			default:
@@ -179,7 +177,7 @@ func (s *subsets) build() (*dfa, error) {
 						s.reach(in.Out, 0)
 					}
 				}
-				s.reach(uint32(s.prog.Start), 0) // it may begin to match here
+				s.reach(uint32(s.prog.Start), 0) // a match may start here
 				if next = s.state(0); next < 0 {
 					return nil, errPatternLarge
 				}
@@ -202,7 +200,7 @@ func consumes(in *syntax.Inst, r rune) bool {
 	return false
 }
 
-// reach adds to s.set what waits behind pc where the conditions hold.
+// addReachable adds to s.set the instructions reachable from pc under the conditions.
 func (s *subsets) reach(pc uint32, conditions syntax.EmptyOp) {
 	s.todo = append(s.todo[:0], pc)
 	for len(s.todo) > 0 {
@@ -227,8 +225,8 @@ func (s *subsets) reach(pc uint32, conditions syntax.EmptyOp) {
 	}
 }
 
-// state returns the number of the state of s.set, which it empties; -1 if there
-// are too many.
+// stateID returns the id of the state of s.set, and empties s.set. It returns -1 if there are too many
+// states.
 func (s *subsets) state(conditions syntax.EmptyOp) int32 {
 	waiting, matched := []uint32{}, false
 	for _, pc := range s.set {
@@ -255,7 +253,7 @@ func (s *subsets) state(conditions syntax.EmptyOp) int32 {
 		for _, pc := range waiting {
 			s.key = binary.LittleEndian.AppendUint32(s.key, pc)
 		}
-		// Behind the end assertions of the first state, ^ holds too.
+		// After the end assertions of the first state, ^ holds too.
 		s.key = append(s.key, byte(conditions))
 	}
 	if id, ok := s.ids[string(s.key)]; ok {
@@ -271,7 +269,7 @@ func (s *subsets) state(conditions syntax.EmptyOp) int32 {
 	return id
 }
 
-// endsHere reports whether the pattern matches if the text ends where waiting is.
+// matchesAtEnd reports whether the pattern matches if the text ends in state waiting.
 func (s *subsets) endsHere(waiting []uint32, conditions syntax.EmptyOp) bool {
 	for _, pc := range waiting {
 		if in := &s.prog.Inst[pc]; in.Op == syntax.InstEmptyWidth {
@@ -287,7 +285,7 @@ func (s *subsets) endsHere(waiting []uint32, conditions syntax.EmptyOp) bool {
 	return matched
 }
 
-// trim cuts the transitions to states that no acceptance follows.
+// trimDead removes the transitions to states which cannot reach acceptance.
 func trim(d *dfa) (*dfa, error) {
 	classes := len(d.first)
 	into := make([][]int32, len(d.accept))
@@ -325,9 +323,8 @@ func trim(d *dfa) (*dfa, error) {
 	return d, nil
 }
 
-// limit returns the automaton of the strings of d that have between least and
-// most characters: pairs of a state of d and a number of characters, which stops
-// counting where there is no upper limit.
+// limitLength returns the automaton of the strings of d with least to most characters: pairs of a state of
+// d and a character count, which stops counting if there is no upper limit.
 func (d *dfa) limit(least, most uint32, b *budget) (*dfa, error) {
 	type pair struct {
 		q int32
@@ -367,8 +364,8 @@ func (d *dfa) limit(least, most uint32, b *budget) (*dfa, error) {
 	return trim(out)
 }
 
-// both returns the automaton of the strings that are in d and in e: pairs of a
-// state of each, over the classes that neither tells apart.
+// intersectDFA returns the automaton of the strings in both d and e: pairs of their states, over classes
+// which are common to both.
 func both(d, e *dfa, b *budget) (*dfa, error) {
 	type pair struct{ d, e int32 }
 	first := slices.Concat(d.first, e.first)
@@ -408,7 +405,7 @@ func both(d, e *dfa, b *budget) (*dfa, error) {
 	return out, nil
 }
 
-// except returns the automaton of all strings but those of names.
+// excludeNames returns the automaton of all strings except names.
 func except(names []string, b *budget) (*dfa, error) {
 	cuts := []rune{0, highFirst, lowLast + 1}
 	for _, name := range names {
@@ -419,8 +416,8 @@ func except(names []string, b *budget) (*dfa, error) {
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
 	d := &dfa{first: slices.DeleteFunc(cuts, func(r rune) bool { return r > utf8.MaxRune })}
-	// State 0 is the empty string, 1 is what begins no name; every character leads
-	// to that until a name goes another way.
+	// State 0 is the empty string. State 1 is any string which starts no name; every character leads to it
+	// until a name overrides the transition.
 	grow := func() bool {
 		for _, first := range d.first {
 			next := int32(1)

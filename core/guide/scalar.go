@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// format is what a format means: a pattern of strings, or the limits of numbers.
+// formatRule is the meaning of a format: a pattern of strings, or limits of numbers.
 type format struct {
 	name    string
 	kind    kind
@@ -24,9 +24,8 @@ const (
 	bytePattern = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`
 )
 
-// formats are those that are enforced. Each pattern allows no string that the
-// format's standard does not: RFC 3339, RFC 4122, RFC 5321,
-// RFC 2673, RFC 4291, RFC 1123 and RFC 3986.
+// formats are the enforced formats. Each pattern allows only strings which the format's standard allows:
+// RFC 3339, RFC 4122, RFC 5321, RFC 2673, RFC 4291, RFC 1123 and RFC 3986.
 var formats = []format{
 	{name: "date", kind: kindString, pattern: `^` + datePattern + `$`},
 	{name: "time", kind: kindString, pattern: `^` + timePattern + `$`},
@@ -44,8 +43,7 @@ var formats = []format{
 	{name: "double", kind: kindNumber},
 }
 
-// formatOf returns the format that v names, if it is about values of type t; nil
-// if v names none or one that is about others.
+// formatFor returns the format which v names, if it applies to values of type t; otherwise nil.
 func formatOf(v *value, t kind) (*format, error) {
 	named := v.get("format")
 	if named == nil {
@@ -65,7 +63,7 @@ func formatOf(v *value, t kind) (*format, error) {
 	return nil, nil
 }
 
-// formatKind is the type that a format is about.
+// formatKind is the type to which a format applies.
 func formatKind(name string) kind {
 	for i := range formats {
 		if formats[i].name == name {
@@ -75,7 +73,7 @@ func formatKind(name string) kind {
 	return kindString
 }
 
-// text makes a string and goes on at next.
+// compileString emits a string and continues at next.
 func (c *compiler) text(v *value, next int32) (int32, error) {
 	least, most, err := bounds(v, "minLength", "maxLength")
 	if err != nil {
@@ -89,9 +87,8 @@ func (c *compiler) text(v *value, next int32) (int32, error) {
 	return c.literal(`"`, c.emit(instr{op: opText, x: int32(len(c.g.texts) - 1), next: next})), nil
 }
 
-// strings returns the automaton of v's strings that have between least and most
-// characters; nil if neither a format nor a pattern says what they are made of.
-// Beside each other both hold: clients that know a format often send its pattern
+// stringDFA returns the automaton of v's strings with least to most characters; nil if there is neither a
+// format nor a pattern. If both are present, both apply: clients which know a format often send its pattern
 // too.
 func (c *compiler) strings(v *value, least, most uint32) (*dfa, error) {
 	f, err := formatOf(v, kindString)
@@ -123,8 +120,8 @@ func (c *compiler) strings(v *value, least, most uint32) (*dfa, error) {
 	return d, nil
 }
 
-// also returns the automaton of the strings of d, nil being all, that match
-// pattern too.
+// intersectPattern returns the automaton of the strings of d which also match pattern. A nil d is all
+// strings.
 func (c *compiler) also(d *dfa, pattern string) (*dfa, error) {
 	e, err := c.automaton(pattern)
 	if err != nil || d == nil {
@@ -133,7 +130,7 @@ func (c *compiler) also(d *dfa, pattern string) (*dfa, error) {
 	return both(d, e, &c.budget)
 }
 
-// automaton returns that of a pattern, which schemas tend to repeat.
+// patternDFA returns the automaton of a pattern. It is cached, because schemas repeat patterns.
 func (c *compiler) automaton(pattern string) (*dfa, error) {
 	if d := c.patterns[pattern]; d != nil {
 		return d, nil
@@ -146,7 +143,7 @@ func (c *compiler) automaton(pattern string) (*dfa, error) {
 	return d, nil
 }
 
-// number makes an integer or a number and goes on at next.
+// compileNumber emits an integer or a number and continues at next.
 func (c *compiler) number(v *value, t kind, next int32) (int32, error) {
 	low, err := limitOf(v, "minimum", "exclusiveMinimum", 1)
 	if err != nil {
@@ -182,8 +179,8 @@ func exactly(s string) *limit {
 	return &limit{decimal: d}
 }
 
-// limitOf returns the limit that two keywords set together: the one farther in
-// the direction, which is up for lower limits; nil if there is none.
+// limitFor returns the tighter of the limits which two keywords set; nil if there is none. direction is 1
+// for lower limits and -1 for upper ones.
 func limitOf(v *value, closed, open string, direction int) (*limit, error) {
 	var found *limit
 	for _, key := range []string{closed, open} {
@@ -203,8 +200,7 @@ func limitOf(v *value, closed, open string, direction int) (*limit, error) {
 	return found, nil
 }
 
-// tighter returns that of two limits which is farther in the direction; nil is
-// no limit.
+// tighterLimit returns the tighter of two limits; nil is no limit.
 func tighter(a, b *limit, direction int) *limit {
 	if a == nil {
 		return b
@@ -216,8 +212,7 @@ func tighter(a, b *limit, direction int) *limit {
 	return b
 }
 
-// spell writes one text. A character beyond ASCII stands in a string, and may be
-// escaped there.
+// emitSpelling writes one text. A character beyond ASCII is inside a string, and may be escaped there.
 func (c *compiler) spell(s string, next int32) int32 {
 	end := len(s)
 	for end > 0 && !c.full() {
@@ -236,7 +231,7 @@ func (c *compiler) spell(s string, next int32) int32 {
 	return next
 }
 
-// escaped returns the escape of a character beyond ASCII.
+// escapeRune returns the escape of a character beyond ASCII.
 func escaped(r rune) string {
 	const hex = "0123456789abcdef"
 	unit := func(u rune) string {
@@ -249,9 +244,8 @@ func escaped(r rune) string {
 	return unit(highFirst+r>>10) + unit(lowFirst+r&0x3FF)
 }
 
-// spellings writes one of texts, which are sorted, distinct, and equal up to
-// from. What several begin with is written once, so that there are never more
-// readings than there are next characters.
+// emitSpellings writes one of texts, which are sorted, distinct, and equal up to from. A common prefix of
+// several is written once, so that there are never more readings than possible next characters.
 func (c *compiler) spellings(texts []string, from int, next int32) int32 {
 	if c.full() {
 		return next
@@ -276,8 +270,7 @@ func (c *compiler) spellings(texts []string, from int, next int32) int32 {
 	return c.spell(texts[0][from:at], c.split(targets...))
 }
 
-// shared returns how many bytes a and b have in common at their beginnings, in
-// whole characters.
+// commonPrefixLen returns the length of the common prefix of a and b in bytes, in whole characters.
 func shared(a, b string) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {

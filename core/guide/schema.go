@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Keywords that say nothing about which values are valid.
+// annotations are keywords which do not constrain values.
 var annotations = []string{
 	"title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions",
 	"deprecated", "readOnly", "writeOnly", "discriminator", "contentMediaType", "contentEncoding",
 }
 
-// Keywords that say it by other schemas or by values; a schema has one of them.
+// composers are keywords which constrain by other schemas or by values; a schema has at most one.
 var composers = []string{"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 
-// typed are the keywords about values of one type.
+// keywordKinds maps the keywords which apply to one type to that type.
 var typed = map[string]kind{
 	"properties": kindObject, "required": kindObject, "additionalProperties": kindObject,
 	"items": kindArray, "prefixItems": kindArray, "minItems": kindArray, "maxItems": kindArray, "uniqueItems": kindArray,
@@ -23,7 +23,7 @@ var typed = map[string]kind{
 	"minimum": kindNumber, "maximum": kindNumber, "exclusiveMinimum": kindNumber, "exclusiveMaximum": kindNumber,
 }
 
-// schema makes the body of the rule r from the schema v.
+// compileBody emits the body of the rule r from the schema v.
 func (c *compiler) schema(r int, v *value) (int32, error) {
 	switch {
 	case v.kind == kindBoolean && v.text == "true":
@@ -64,8 +64,8 @@ func (c *compiler) schema(r int, v *value) (int32, error) {
 	return c.combination(r, v, composer)
 }
 
-// silent reports whether a keyword of v says nothing about which values are valid.
-// What any name matches is said of names by those who have to say something.
+// isAnnotation reports whether a keyword of v does not constrain values. propertyNames is one if any name
+// matches it.
 func silent(v *value, key string) bool {
 	if key != "propertyNames" {
 		return slices.Contains(annotations, key)
@@ -79,7 +79,7 @@ func silent(v *value, key string) bool {
 	})
 }
 
-// reference makes a rule that is the one that $ref names.
+// compileReference emits a rule which equals the one named by $ref.
 func (c *compiler) reference(r int, v *value) (int32, error) {
 	to, err := c.resolve(v)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *compiler) reference(r int, v *value) (int32, error) {
 	return c.either(r, []int{target}), nil
 }
 
-// resolve returns the schema that v's $ref names.
+// resolveRef returns the schema named by v's $ref.
 func (c *compiler) resolve(v *value) (*value, error) {
 	ref := v.get("$ref")
 	if ref.kind != kindString {
@@ -124,7 +124,7 @@ func (c *compiler) resolve(v *value) (*value, error) {
 	return at, nil
 }
 
-// percentDecoded undoes the escapes of a URI; ok is false if one is broken.
+// percentDecode decodes the escapes of a URI. ok is false if one is invalid.
 func percentDecoded(s string) (out string, ok bool) {
 	if !strings.Contains(s, "%") {
 		return s, true
@@ -149,7 +149,7 @@ func percentDecoded(s string) (out string, ok bool) {
 	return b.String(), true
 }
 
-// combination makes a rule from the schemas of anyOf, oneOf or allOf.
+// compileCombination emits a rule from the schemas of anyOf, oneOf or allOf.
 func (c *compiler) combination(r int, v *value, key string) (int32, error) {
 	list := v.get(key)
 	switch {
@@ -175,8 +175,8 @@ func (c *compiler) combination(r int, v *value, key string) (int32, error) {
 	return c.either(r, rules), nil
 }
 
-// values makes a rule of the values of enum or const. A type beside them leaves
-// out those of other types.
+// compileValues emits a rule of the values of enum or const. With a type, values of other types are left
+// out.
 func (c *compiler) values(r int, v *value, key string) (int32, error) {
 	types, err := typesOf(v)
 	if err != nil {
@@ -202,8 +202,8 @@ func (c *compiler) values(r int, v *value, key string) (int32, error) {
 	return c.spellings(slices.Compact(texts), 0, c.emit(instr{op: opReturn})), nil
 }
 
-// isOneOf reports whether v is of one of the types. A number is an integer if it
-// has no fraction, however it is written.
+// isOneOf reports whether v has one of the types. A number without a fraction is an integer, in any
+// spelling.
 func (v *value) isOneOf(types []kind) bool {
 	if slices.Contains(types, v.kind) {
 		return true
@@ -215,7 +215,7 @@ func (v *value) isOneOf(types []kind) bool {
 	return ok && d.point >= len(d.digits)
 }
 
-// typesOf returns the types that v names; nil if it names none.
+// namedTypes returns the types which v names; nil if it names none.
 func typesOf(v *value) ([]kind, error) {
 	named := v.get("type")
 	if named == nil {
@@ -242,8 +242,8 @@ func typesOf(v *value) ([]kind, error) {
 	return types, nil
 }
 
-// impliedTypes returns the types of a schema: those it names, else the one that
-// its keywords are about; nil if it allows any value.
+// impliedTypes returns the types of a schema: those it names, otherwise the type of its keywords; nil if it
+// allows any value.
 func impliedTypes(v *value) ([]kind, error) {
 	types, err := typesOf(v)
 	if err != nil || types != nil {
@@ -265,7 +265,7 @@ func impliedTypes(v *value) ([]kind, error) {
 	return types, nil
 }
 
-// typed makes a rule from the types of v and the keywords about them.
+// compileTyped emits a rule from the types of v and the keywords which apply to them.
 func (c *compiler) typed(r int, v *value) (int32, error) {
 	types, err := impliedTypes(v)
 	switch {
@@ -288,7 +288,7 @@ func (c *compiler) typed(r int, v *value) (int32, error) {
 	return c.either(r, rules), nil
 }
 
-// ofType makes the body of the rule r for values of one type.
+// compileType emits the body of the rule r for values of one type.
 func (c *compiler) ofType(r int, v *value, t kind) (int32, error) {
 	done := c.emit(instr{op: opReturn})
 	switch t {
@@ -306,12 +306,12 @@ func (c *compiler) ofType(r int, v *value, t kind) (int32, error) {
 	return c.literal("null", done), nil
 }
 
-// anyValue returns the rule of any value.
+// anyValueRule returns the rule of any value.
 func (c *compiler) anyValue() int {
 	if c.any >= 0 {
 		return c.any
 	}
-	// Kept as if it stood in the schema, for errors alone.
+	// A placeholder schema, only for errors.
 	v := &value{kind: kindObject}
 	c.any = c.reserve(v)
 	r, rules := c.any, []int{}

@@ -1,25 +1,25 @@
 package guide
 
-// State is a place in a text: the set of all readings of the schema that the
-// bytes so far agree with. It is not safe for concurrent use.
+// State is a position in a text: the set of all readings of the schema which match the bytes so far. It is
+// not safe for concurrent use.
 type State struct {
 	g       *Grammar
 	threads []thread
 	frames  []frame
 	spare   []thread
 
-	// Of one step: where the frames made in it begin, and which instructions were
-	// reached, by the number of the step.
+	// The current step: the start of its frames, and the instructions which it reached, marked with the
+	// number of the step.
 	base    int
 	step    uint32
 	reached []uint32
 	rules   []visit
-	work    int     // threads, frames and rules looked at, for who wants to bound it
-	compact int     // how many frames to gather before unused ones are dropped
-	moved   []int32 // of compaction
+	work    int     // visited threads, frames and rules; callers may bound it
+	compact int     // number of frames at which unused ones are dropped
+	moved   []int32 // scratch of sweepFrames
 }
 
-// visit is a rule that was entered in this step.
+// ruleVisit is a rule which was entered in this step.
 type visit struct{ pc, frame int32 }
 
 // NewState returns the state of an empty text.
@@ -29,7 +29,7 @@ func (g *Grammar) NewState() *State {
 	return s
 }
 
-// Reset goes back to the empty text.
+// Reset returns to the empty text.
 func (s *State) Reset() {
 	s.frames = append(s.frames[:0], frame{parent: -1})
 	s.compact = 64
@@ -37,8 +37,8 @@ func (s *State) Reset() {
 	s.threads = s.follow(s.threads[:0], thread{pc: s.g.start})
 }
 
-// Next takes the next byte of the text. If the byte cannot come here, it returns
-// false and changes nothing.
+// Next processes the next byte of the text. If the byte is not allowed it returns false and changes
+// nothing.
 func (s *State) Next(b byte) bool {
 	mark := len(s.frames)
 	s.spare = s.advance(s.spare[:0], s.threads, b)
@@ -53,8 +53,8 @@ func (s *State) Next(b byte) bool {
 	return true
 }
 
-// Write takes the bytes of text. If they cannot come here, it returns false and
-// the state is that after those that can.
+// Write processes the bytes of text. At the first byte which is not allowed it returns false, and the state
+// is that before this byte.
 func (s *State) Write(text []byte) bool {
 	for _, b := range text {
 		if !s.Next(b) {
@@ -64,7 +64,7 @@ func (s *State) Write(text []byte) bool {
 	return true
 }
 
-// Complete reports whether the text so far matches the schema.
+// IsComplete reports whether the text so far matches the schema.
 func (s *State) Complete() bool {
 	for i := range s.threads {
 		if s.g.code[s.threads[i].pc].op == opEnd {
@@ -74,7 +74,7 @@ func (s *State) Complete() bool {
 	return false
 }
 
-// Ended reports whether the text is complete and no byte may follow.
+// IsEnded reports whether the text is complete and no byte may follow.
 func (s *State) Ended() bool {
 	if !s.Complete() {
 		return false
@@ -89,7 +89,7 @@ func (s *State) Ended() bool {
 	return true
 }
 
-// begin starts a step.
+// beginStep starts a step.
 func (s *State) begin() {
 	s.base = len(s.frames)
 	s.rules = s.rules[:0]
@@ -99,7 +99,7 @@ func (s *State) begin() {
 	}
 }
 
-// advance appends to dst where the threads of src are after b.
+// advanceThreads appends to dst the threads of src after byte b.
 func (s *State) advance(dst, src []thread, b byte) []thread {
 	s.begin()
 	s.work += len(src)
@@ -138,11 +138,11 @@ func (s *State) advance(dst, src []thread, b byte) []thread {
 	return dst
 }
 
-// follow appends to dst every place where t waits for a byte or ends.
+// followThread appends to dst every instruction at which t waits for a byte or ends.
 func (s *State) follow(dst []thread, t thread) []thread {
 	for {
-		// What more readings would do, they would do in vain: nothing is added to as
-		// many as are followed. It is here that the work of a step is bounded.
+		// At maxThreads nothing is added any more, so more readings would be useless. This bounds the work
+		// of a step.
 		if len(dst) == maxThreads {
 			return dst
 		}
@@ -187,12 +187,11 @@ func (s *State) follow(dst []thread, t thread) []thread {
 	}
 }
 
-// entered reports whether t enters a rule that was entered in this step with the
-// same frame: all that follows is known. Without it, alternatives that lead to
-// the same rules would be followed once for every way there.
+// hasEntered reports whether this step entered the same rule with the same frame before: everything which
+// follows is known. Without it, alternatives which lead to the same rules would be followed once per path.
 func (s *State) entered(t thread) bool {
 	if s.reached[t.pc] == s.step {
-		s.work += len(s.rules) / 64 // comparing is quick
+		s.work += len(s.rules) / 64 // comparisons are cheap
 		for _, v := range s.rules {
 			if v.pc == t.pc && v.frame == t.frame {
 				return true
@@ -205,7 +204,7 @@ func (s *State) entered(t thread) bool {
 	return false
 }
 
-// push returns the frame like f that was made in this step, or makes it.
+// pushFrame returns the frame of this step which equals f, or creates it.
 func (s *State) push(f frame) int32 {
 	s.work += 1 + (len(s.frames)-s.base)/8
 	for i := s.base; i < len(s.frames); i++ {
@@ -217,7 +216,7 @@ func (s *State) push(f frame) int32 {
 	return int32(len(s.frames) - 1)
 }
 
-// add appends t to dst unless it is there.
+// addThread appends t to dst unless it is present.
 func (s *State) add(dst []thread, t thread) []thread {
 	if s.reached[t.pc] == s.step {
 		s.work += len(dst) / 64
@@ -234,8 +233,8 @@ func (s *State) add(dst []thread, t thread) []thread {
 	return append(dst, t)
 }
 
-// sweep drops the frames that no thread returns through. Parents stand before
-// their children, so one pass down finds what is used and one pass up moves it.
+// sweepFrames drops the frames to which no thread returns. Parents come before their children, so one pass
+// down finds the used ones and one pass up moves them.
 func (s *State) sweep() {
 	s.moved = append(s.moved[:0], make([]int32, len(s.frames))...)
 	for i := range s.threads {

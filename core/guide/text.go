@@ -2,8 +2,8 @@ package guide
 
 import "unicode/utf8"
 
-// text is what a string may hold: at least min and at most max characters, or
-// what a pattern says, which has the lengths in it.
+// stringRule says what a string may contain: min to max characters, or what a pattern allows, which
+// includes the lengths.
 type text struct {
 	min, max uint32 // without dfa; max is unlimited for no limit
 	dfa      *dfa
@@ -11,7 +11,7 @@ type text struct {
 
 const unlimited = ^uint32(0)
 
-// verdict is what a byte does to a string.
+// byteResult is the effect of a byte on a string.
 type verdict uint8
 
 const (
@@ -20,23 +20,22 @@ const (
 	ended
 )
 
-// A thread in a string keeps in a the state of the pattern or the number of
-// characters, in c what the next byte is part of, and in b the bits of the
-// character so far.
+// The state of a thread in a string: a is the state of the pattern or the number of characters, c the kind
+// of the next byte, b the bits of the character so far.
 const (
-	plain = iota // the beginning of a character, or the end
+	plain = iota // the start of a character, or the end
 	utf1of2
 	utf1of3
 	utf2of3
 	utf1of4
 	utf2of4
 	utf3of4
-	escape // behind a backslash
-	hex0   // behind \u, and then behind each digit
+	escape // after a backslash
+	hex0   // after \u, and then after each digit
 	hex1
 	hex2
 	hex3
-	low // behind a high surrogate, whose number is in the upper half of b
+	low // after a high surrogate, whose value is in the upper half of b
 	lowEscape
 	low0
 	low1
@@ -44,14 +43,14 @@ const (
 	low3
 )
 
-// The surrogates, in which \u spells characters beyond 16 bits.
+// The surrogates, with which \u encodes characters beyond 16 bits.
 const (
 	highFirst, highLast = 0xD800, 0xDBFF
 	lowFirst, lowLast   = 0xDC00, 0xDFFF
 	beyond              = 0x10000
 )
 
-// next takes a byte.
+// acceptByte processes a byte.
 func (x *text) next(t *thread, b byte) verdict {
 	switch {
 	case t.c == plain:
@@ -111,8 +110,8 @@ func (x *text) continuation(t *thread, b byte) verdict {
 	t.b = t.b<<6 | uint32(b&0x3F)
 	switch t.c {
 	case utf1of2, utf2of3, utf3of4:
-		// What sequence asked of the bytes before leaves whole characters only,
-		// but for the last byte.
+		// The checks of checkSequence on earlier bytes leave only whole characters, except for the last
+		// byte.
 		r := rune(t.b)
 		if !utf8.ValidRune(r) || utf8.RuneLen(r) != lengthOf[t.c] {
 			return dead
@@ -124,11 +123,10 @@ func (x *text) continuation(t *thread, b byte) verdict {
 	return x.sequence(t)
 }
 
-// lengthOf is the length of the character whose bytes a mode reads.
+// modeLength is the length of the character which a mode reads.
 var lengthOf = [...]int{utf1of2: 2, utf1of3: 3, utf2of3: 3, utf1of4: 4, utf2of4: 4, utf3of4: 4}
 
-// sequence reports whether the bits of a character so far can become one that
-// may come here.
+// checkSequence reports whether the bits of a character so far can become an allowed character.
 func (x *text) sequence(t *thread) verdict {
 	var shift uint
 	first := rune(0x80)
@@ -167,7 +165,7 @@ func (x *text) escaped(t *thread, b byte) verdict {
 		r = '\t'
 	case 'u':
 		t.b, t.c = 0, hex0
-		return going // escape was entered because some character may come
+		return going // a character is allowed, or the escape would not have started
 	default:
 		return dead
 	}
@@ -175,7 +173,7 @@ func (x *text) escaped(t *thread, b byte) verdict {
 	return x.character(t, r)
 }
 
-// unit takes a digit of the first \u of a character.
+// acceptHexDigit processes a digit of the first \u of a character.
 func (x *text) unit(t *thread, b byte) verdict {
 	d, ok := hexDigit(b)
 	if !ok {
@@ -190,7 +188,7 @@ func (x *text) unit(t *thread, b byte) verdict {
 			t.b, t.c = from<<16, low
 			return x.pairs(t.a, from, from)
 		}
-		// A low surrogate died with the digit before.
+		// A low surrogate was refused with an earlier digit.
 		t.b, t.c = 0, plain
 		return x.character(t, rune(from))
 	}
@@ -201,8 +199,7 @@ func (x *text) unit(t *thread, b byte) verdict {
 	return x.pairs(t.a, max(from, highFirst), min(to, highLast))
 }
 
-// pairs reports whether a character may come whose high surrogate is between
-// first and last.
+// allowsSurrogates reports whether a character with a high surrogate between first and last is allowed.
 func (x *text) pairs(a uint64, first, last uint32) verdict {
 	if first > last {
 		return dead
@@ -210,7 +207,7 @@ func (x *text) pairs(a uint64, first, last uint32) verdict {
 	return x.some(a, beyond+rune(first-highFirst)<<10, beyond+rune(last-highFirst)<<10|0x3FF)
 }
 
-// lowUnit takes a digit of the second \u of a character.
+// acceptLowHexDigit processes a digit of the second \u of a character.
 func (x *text) lowUnit(t *thread, b byte) verdict {
 	d, ok := hexDigit(b)
 	if !ok {
@@ -246,7 +243,7 @@ func hexDigit(b byte) (uint32, bool) {
 	return 0, false
 }
 
-// accepts reports whether the string may end.
+// canEnd reports whether the string may end.
 func (x *text) accepts(a uint64) bool {
 	if x.dfa != nil {
 		return x.dfa.accept[a]
@@ -254,8 +251,7 @@ func (x *text) accepts(a uint64) bool {
 	return uint32(a) >= x.min
 }
 
-// some reports whether a character between first and last may come that can be
-// one: surrogates cannot.
+// allowsAny reports whether a character between first and last, other than a surrogate, is allowed.
 func (x *text) some(a uint64, first, last rune) verdict {
 	if first >= highFirst && last <= lowLast || first > last {
 		return dead
@@ -284,7 +280,7 @@ func (x *text) some(a uint64, first, last rune) verdict {
 	return dead
 }
 
-// character takes a whole character.
+// acceptRune processes a whole character.
 func (x *text) character(t *thread, r rune) verdict {
 	if x.dfa != nil {
 		q := x.dfa.next(t.a, r)
@@ -295,7 +291,7 @@ func (x *text) character(t *thread, r rune) verdict {
 		return going
 	}
 	switch n := uint32(t.a); {
-	case x.max == unlimited && n >= x.min: // counting further would tell nothing
+	case x.max == unlimited && n >= x.min: // counting further is useless
 	case n >= x.max:
 		return dead
 	default:

@@ -12,21 +12,20 @@ import (
 	"penstock/core/fault"
 )
 
-// value is a JSON value that keeps the order of members and the spelling of
-// numbers.
+// jsonValue is a JSON value which keeps the order of members and the spelling of numbers.
 type value struct {
 	kind  kind
-	text  string   // of a string; of a number as it was written
+	text  string   // of a string; of a number, its spelling
 	keys  []string // of an object, in order
 	items []*value // of an object or an array
-	// index finds the members of a large object; nil of others.
+	// index finds the members of a large object; otherwise nil.
 	index map[string]int
 
 	parent *value
 	name   string // key or index in parent
 }
 
-// kind is a JSON type as schemas name them; true and false are boolean.
+// jsonKind is a JSON type as schemas name them; true and false are boolean.
 type kind uint8
 
 const (
@@ -36,12 +35,12 @@ const (
 	kindArray
 	kindNumber
 	kindString
-	kindInteger // of schemas only: a number without fraction
+	kindInteger // schemas only: a number without fraction
 )
 
 var kindNames = [...]string{"null", "boolean", "object", "array", "number", "string", "integer"}
 
-// parse reads the schema's own JSON.
+// parseSchema parses the JSON of the schema.
 func parse(schema []byte) (*value, error) {
 	p := parser{d: json.NewDecoder(bytes.NewReader(schema))}
 	p.d.UseNumber()
@@ -63,7 +62,7 @@ func parse(schema []byte) (*value, error) {
 
 type parser struct {
 	d        *json.Decoder
-	replaced bool // some string has U+FFFD, which the decoder puts for what is no character
+	replaced bool // some string has U+FFFD, which the decoder substitutes for invalid characters
 }
 
 func (p *parser) value(parent *value, name string, depth int) (*value, error) {
@@ -102,7 +101,7 @@ func (p *parser) object(v *value, depth int) error {
 		if err != nil {
 			return fault.New(fault.Invalid, "the JSON schema is not valid JSON: %w", err)
 		}
-		key := token.(string) // nothing else can stand there
+		key := token.(string) // only a string can be there
 		p.replaced = p.replaced || strings.ContainsRune(key, utf8.RuneError)
 		if _, twice := seen[key]; twice {
 			return refuse(v, key, "is there twice")
@@ -132,7 +131,7 @@ func (p *parser) array(v *value, depth int) error {
 	return p.close()
 }
 
-// close takes the end of an object or an array.
+// readEnd reads the end of an object or an array.
 func (p *parser) close() error {
 	if _, err := p.d.Token(); err != nil {
 		return fault.New(fault.Invalid, "the JSON schema is not valid JSON: %w", err)
@@ -140,7 +139,7 @@ func (p *parser) close() error {
 	return nil
 }
 
-// get returns a member of an object; nil if there is none.
+// member returns a member of an object; nil if absent.
 func (v *value) get(key string) *value {
 	if v.index != nil {
 		if i, ok := v.index[key]; ok {
@@ -154,8 +153,7 @@ func (v *value) get(key string) *value {
 	return nil
 }
 
-// pointer is where v is, as a JSON pointer in the form of a URI fragment,
-// shortened in the middle if it is long.
+// jsonPointer returns the location of v as a JSON pointer in URI fragment form, truncated if it is long.
 func (v *value) pointer() string {
 	var names []string
 	for ; v != nil && v.parent != nil; v = v.parent {
@@ -174,8 +172,7 @@ func (v *value) pointer() string {
 
 var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
 
-// refuse returns the error about a keyword of the schema v, or about v itself if
-// the keyword is empty.
+// refuseKeyword returns an error about a keyword of the schema v, or about v itself if keyword is empty.
 func refuse(v *value, keyword, format string, args ...any) error {
 	subject := "the schema"
 	if keyword != "" {
@@ -187,8 +184,7 @@ func refuse(v *value, keyword, format string, args ...any) error {
 	return fault.New(fault.Invalid, "JSON schema at %s: %s %w", v.pointer(), subject, fmt.Errorf(format, args...))
 }
 
-// appendJSON appends the compact text of v: members in their order, numbers as
-// they were written.
+// appendJSON appends the compact text of v: members in order, numbers in their spelling.
 func (v *value) appendJSON(dst []byte) []byte {
 	switch v.kind {
 	case kindObject:
@@ -216,7 +212,7 @@ func (v *value) appendJSON(dst []byte) []byte {
 	return append(dst, v.text...)
 }
 
-// appendString appends s as JSON with as few escapes as can be.
+// appendJSONString appends s as JSON with the fewest possible escapes.
 func appendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -5,48 +5,44 @@ import (
 	"unicode/utf8"
 )
 
-// Vocab is the tokens of a model as tries of their bytes. It does not change and
-// is safe for concurrent use.
+// Vocab holds the tokens of a model as tries of their bytes. It is immutable and safe for concurrent use.
 type Vocab struct {
 	size    int
-	longest int // bytes of a token
+	longest int // bytes of the longest token
 	all     trie
-	// Most tokens can stand in a string as they are. In a string without a pattern
-	// these need not be tried: contents has those of at most so many characters, as
-	// bits, and others is the trie of the rest.
+	// Most tokens can be in a string unescaped. A string without a pattern need not try these: contents[n]
+	// has those with at most n characters, as bits, and others is the trie of the rest.
 	contents [maxContent + 1][]uint64
 	others   trie
 }
 
-// trie is tokens by their bytes.
+// trie holds tokens by their bytes.
 type trie struct {
-	// nodes are in the order of a walk that visits a node before its children, and
-	// these by their bytes.
+	// nodes are in the order of a walk which visits a node before its children, and children in order of
+	// their bytes.
 	nodes []node
-	// tokens are those that end at each node, one node after the other.
+	// tokens holds the tokens which end at each node, node after node.
 	tokens []int32
 }
 
-// node is one byte of some tokens.
+// trieNode is one byte of some tokens.
 type node struct {
 	byte  byte
 	depth uint16 // from 1
-	skip  int32  // the next node that is not below this one
-	first int32  // of the tokens that end here; they end where the next node's begin
+	skip  int32  // the next node which is not a descendant
+	first int32  // index of the first token which ends here; they end where the next node's start
 }
 
-// maxToken bounds the bytes of a token; longer ones are never allowed. Longer
-// ones of real vocabularies are runs of white space.
+// maxTokenBytes bounds the bytes of a token; longer ones are never allowed. In real vocabularies those are
+// runs of white space.
 const maxToken = 1 << 10
 
-// maxContent bounds the characters of the tokens that count as contents.
+// maxContentRunes bounds the characters of the tokens in Vocab.contents.
 const maxContent = 64
 
-// NewVocab returns the trie of n tokens, of which text returns the bytes; those
-// for which it returns none are never allowed. It keeps nothing that text
-// returned. Tokens that begin or end within a character are left out unless each
-// byte that can continue one is a token, so that no character is begun that
-// cannot be ended.
+// NewVocab returns the trie of n tokens, whose bytes text returns. Tokens without bytes are never allowed.
+// It keeps nothing which text returned. Tokens which start or end within a character are left out unless
+// each continuation byte is a token, so that every started character can be ended.
 func NewVocab(n int, text func(id int) []byte) *Vocab {
 	v := &Vocab{size: n}
 	texts := make([]string, n)
@@ -93,7 +89,7 @@ func NewVocab(n int, text func(id int) []byte) *Vocab {
 	return v
 }
 
-// isContent reports whether s can stand in a JSON string as it is.
+// isContent reports whether s can be in a JSON string unescaped.
 func isContent(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] == '"' || s[i] == '\\' {
@@ -103,7 +99,7 @@ func isContent(s string) bool {
 	return utf8.ValidString(s)
 }
 
-// continues reports whether every continuation byte of UTF-8 is a token.
+// hasAllContinuations reports whether every continuation byte of UTF-8 is a token.
 func continues(texts []string) bool {
 	var have [0x40]bool
 	for _, s := range texts {
@@ -114,11 +110,10 @@ func continues(texts []string) bool {
 	return !slices.Contains(have[:], false)
 }
 
-// newTrie returns the trie of the tokens in order, which is that of their texts
-// and of the walk.
+// newTrie returns the trie of the tokens in order, which must be sorted by text.
 func newTrie(texts []string, order []int32) trie {
 	var v trie
-	var path []int32 // the nodes of the text before
+	var path []int32 // the nodes of the previous text
 	before := ""
 	for _, id := range order {
 		s := texts[id]
@@ -134,14 +129,14 @@ func newTrie(texts []string, order []int32) trie {
 			path = append(path, int32(len(v.nodes)))
 			v.nodes = append(v.nodes, node{byte: s[i], depth: uint16(i + 1), first: int32(len(v.tokens))})
 		}
-		// The tokens of one node come one after the other, before any node below.
+		// The tokens of one node are consecutive, before any node below.
 		v.tokens = append(v.tokens, id)
 		before = s
 	}
 	for _, at := range path {
 		v.nodes[at].skip = int32(len(v.nodes))
 	}
-	// A node's tokens end where those of the next begin; one more ends the last.
+	// A node's tokens end where those of the next node start; one more node ends the last.
 	v.nodes = append(v.nodes, node{first: int32(len(v.tokens))})
 	return v
 }

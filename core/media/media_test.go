@@ -9,7 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestKeys holds keys against vectors of the field.
+// TestKeys compares keys with published vectors.
 func TestKeys(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                            "2d06800538d394c2",
@@ -64,9 +64,9 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestExpandJoins: line breaks that meet are one token, in the places of both objects.
+// TestExpandJoins: adjacent line breaks become one token, which is in the ranges of both objects.
 func TestExpandJoins(t *testing.T) {
-	breaks := []kv.Token{1, 2, 3, 4} // so many line breaks
+	breaks := []kv.Token{1, 2, 3, 4} // one to four line breaks
 	layout := Layout{Runs: []Run{{2, 1}, {9, 2}, {2, 1}}, Breaks: breaks}
 	image := func(hash uint64) Placed { return Placed{Placeholder: 100, Key: Key{Hash: hash}, Layout: layout} }
 	for _, c := range []struct {

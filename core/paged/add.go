@@ -5,9 +5,9 @@ import (
 	"penstock/core/kv"
 )
 
-// Add puts a sequence at the end of the queue. It refuses, with a *fault.Error,
-// one that is empty or could never be served (Invalid), one more than MaxWaiting
-// (Overloaded), and an ID in use (Conflict).
+// AddSequence puts a sequence at the end of the queue. It returns a *fault.Error for a sequence which is
+// empty or could never be served (Invalid), for one beyond MaxWaiting (Overloaded), and for an ID in use
+// (Conflict).
 func (s *Scheduler) Add(seq Sequence) error {
 	if err := s.admissible(seq); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *Scheduler) Add(seq Sequence) error {
 	return nil
 }
 
-// admissible returns why seq cannot be queued, as a nil error if it can.
+// validateSequence returns why seq cannot be queued, or nil.
 func (s *Scheduler) admissible(seq Sequence) error {
 	switch n := len(seq.Tokens); {
 	case n == 0:
@@ -40,7 +40,7 @@ func (s *Scheduler) admissible(seq Sequence) error {
 	if _, used := s.byID[seq.ID]; used {
 		return fault.New(fault.Conflict, "sequence %d is already being served: use another id", seq.ID)
 	}
-	// The preempted were admitted before and do not count.
+	// Preempted sequences were admitted before and do not count.
 	if s.waiting.len-s.preempted >= s.cfg.MaxWaiting {
 		return fault.New(fault.Overloaded, "%d requests are already waiting: retry later", s.waiting.len)
 	}

@@ -2,15 +2,15 @@ package paged
 
 import "penstock/core/kv"
 
-// gate remembers that the head of the queue did not fit, so that it is not hashed
-// and looked up in every step until then. Only two things can make it fit: blocks
-// given up, and the first block that it missed being registered. Both open it.
+// admissionGate remembers that the head of the queue did not fit, so that it is not hashed and looked up
+// again in every step. Only two events can make it fit: blocks were freed, or the first block which it
+// missed was registered. Both open the gate.
 type gate struct {
 	closed bool
 	miss   kv.SeqHash
 }
 
-// admit moves sequences from the queue into the batch, in order, while they fit.
+// admitWaiting moves sequences from the queue into the batch, in order, while they fit.
 func (s *Scheduler) admit() {
 	for !s.gate.closed && s.budget > 0 && s.waiting.head != nil && s.running.len < s.cfg.MaxSeqs {
 		q := s.waiting.head
@@ -29,9 +29,9 @@ func (s *Scheduler) admit() {
 	}
 }
 
-// match finds the longest prefix of q in whole blocks that is cached, short of its
-// last token: that one is computed, since its logits are wanted. The hits are valid
-// until the next call and not held yet; tip is the name of the last.
+// matchPrefix finds the longest cached prefix of q in whole blocks, excluding its last token: that one is
+// computed because its logits are needed. The hits are valid until the next call and not held yet. tip is
+// the prefix hash of the last hit.
 func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
 	s.hits = s.hits[:0]
 	if q.reuse == Off {
@@ -51,13 +51,13 @@ func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
 	return s.hits, tip
 }
 
-// fits reports whether all that is known of q can be held at once beside what is
-// held now, with the reserve left over if others run.
+// canAdmit reports whether all known tokens of q fit in addition to what is held now, with the reserve left
+// over if other sequences run.
 func (s *Scheduler) fits(q *sequence, hits []int32) bool {
 	need := s.cfg.blocksFor(len(q.tokens)) - len(hits)
 	for _, b := range hits {
 		if s.pool.blocks[b].refs == 0 {
-			need++ // holding it takes it from what is available
+			need++ // holding it makes it unavailable
 		}
 	}
 	if s.running.len > 0 {
@@ -66,7 +66,7 @@ func (s *Scheduler) fits(q *sequence, hits []int32) bool {
 	return need <= s.pool.available()
 }
 
-// start puts the head of the queue into the batch with its hits, and fetches blocks.
+// startSequence puts the head of the queue into the batch with its hits, and fetches blocks.
 func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash, fetch int) {
 	s.leave(q)
 	s.running.pushBack(q)

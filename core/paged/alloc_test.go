@@ -7,9 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// decoding returns a scheduler with n sequences of length tokens that decode, and a
-// function that takes them one token further. They grow for the given number of
-// tokens without an allocation.
+// decoding returns a scheduler with n decoding sequences of length tokens, and a function which advances
+// them by one token. They can grow by the given number of tokens without an allocation.
 func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()) {
 	s, err := New(Config{
 		Blocks: 2 * n * (length + growth) / 16, BlockSize: 16,
@@ -43,8 +42,8 @@ func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()
 	return s, advance
 }
 
-// TestDecodeAllocatesNothing: in steady state a step takes no memory but for the
-// growth of each sequence's own token list and block table.
+// TestDecodeAllocatesNothing: in steady state a step allocates only for the growth of each sequence's token
+// list and block table.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	const steps = 200
 	s, advance := decoding(t, 64, 40, 5*steps)
@@ -53,8 +52,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 		advance()
 		events = s.Events(events[:0])
 	}
-	// Registration fills the index, whose growth is the map's affair: it gets its
-	// size here, and is emptied again.
+	// Registration fills the index. Grow the map to its final size first, and empty it again.
 	for i := range 64 * 5 * steps / 16 {
 		s.pool.index[kv.SeqHash(i)] = 0
 	}
@@ -77,8 +75,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestBlockedQueueAllocatesNothing: a head of the queue that does not fit costs no
-// memory, whenever it is looked at.
+// TestBlockedQueueAllocatesNothing: a queue head which does not fit costs no memory in later steps.
 func TestBlockedQueueAllocatesNothing(t *testing.T) {
 	s, err := New(Config{Blocks: 8, BlockSize: 16, MaxSeqs: 4, TokenBudget: 256, MaxContext: 128, MaxWaiting: 4})
 	if err != nil {
@@ -106,7 +103,7 @@ func TestBlockedQueueAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestIdleSchedulerIsSmall: capacity that was never used costs nothing.
+// TestIdleSchedulerIsSmall: unused capacity costs nothing.
 func TestIdleSchedulerIsSmall(t *testing.T) {
 	s, err := New(Config{Blocks: 1 << 20, BlockSize: 512, MaxSeqs: 1024, TokenBudget: 8192, MaxContext: 1 << 20, MaxWaiting: 1 << 16})
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Check returns the first broken invariant, nil if all hold. It is for tests: it
-// walks everything.
+// Check returns the first broken invariant, nil if all hold. It is for tests: it walks everything.
 func (s *Scheduler) Check() error {
 	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkHolders, s.pool.check} {
 		if err := check(); err != nil {
@@ -17,8 +16,8 @@ func (s *Scheduler) Check() error {
 	return nil
 }
 
-// checkQueues: running and then waiting sequences are in order of arrival, each
-// known by its id; the running are few enough; prefill counts add up.
+// checkQueues: running and then waiting sequences are in order of arrival, and byID finds each; at most
+// MaxSeqs run; the prefill counts add up.
 func (s *Scheduler) checkQueues() error {
 	var arrival uint64
 	prefill, preempted, n := 0, 0, 0
@@ -62,10 +61,10 @@ func (s *Scheduler) checkQueues() error {
 	return nil
 }
 
-// checkTables: waiting sequences have nothing; running ones have blocks for what
-// is computed and planned and not beyond what is known, all but the newest for all
-// that is known before the last token; nothing is in chunks without chunking; the registered head of a table is a chain
-// that holds the sequence's own tokens.
+// checkTables: waiting sequences have no blocks. Running ones have blocks for the computed and planned
+// tokens and not beyond the known tokens; all but the newest have blocks for all known tokens before the
+// last. Without chunking no prefill is split. The registered head of a table is a chain which holds the
+// sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
 		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.due {
@@ -116,8 +115,8 @@ func (s *Scheduler) checkTable(q *sequence) error {
 	return nil
 }
 
-// checkHolders: a block is held as often as it stands in tables, so a block is
-// held at least as often as one that extends it.
+// checkHolders: a block's reference count is its number of occurrences in tables, so a block is held at
+// least as often as one which extends it.
 func (s *Scheduler) checkHolders() error {
 	refs := make([]int32, len(s.pool.blocks))
 	for q := s.running.head; q != nil; q = q.next {
@@ -137,9 +136,9 @@ func (s *Scheduler) checkHolders() error {
 	return nil
 }
 
-// check: every block is free, held or cached, and counted as that; free blocks
-// are in the free list, cached ones in the order of disuse, leaf first; the index
-// names the registered blocks and no others, each one after a registered one.
+// checkBlocks: every block is free, held or cached, and counted as such. Free blocks are in the free list,
+// cached ones in the LRU list, leaf first. The index contains exactly the registered blocks, each after a
+// registered one.
 func (p *pool) check() error {
 	if len(p.blocks) > p.capacity {
 		return fmt.Errorf("pool has %d blocks of %d", len(p.blocks), p.capacity)

@@ -1,10 +1,9 @@
 package paged
 
-// Clear forgets every registered block: no sequence will ever hit what was
-// computed before. Blocks that nobody holds become free. Running sequences go on
-// with theirs, which are private from now on, as are the blocks they add until
-// they are preempted. The change is one Cleared event, whatever was cached. It
-// returns the number of blocks forgotten.
+// Clear drops every registered block: no sequence will hit what was computed before. Blocks without holders
+// become free. Running sequences keep their blocks, which become private, and so do the blocks they add
+// until they are preempted. The change is one Cleared event, whatever was cached. Clear returns the number
+// of dropped blocks.
 func (s *Scheduler) Clear() int {
 	n := s.pool.clear()
 	for q := s.running.head; q != nil; q = q.next {
@@ -15,7 +14,7 @@ func (s *Scheduler) Clear() int {
 	return n
 }
 
-// clear empties the index.
+// clearIndex empties the index.
 func (p *pool) clear() int {
 	n := len(p.index)
 	for i := range p.blocks {

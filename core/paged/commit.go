@@ -1,13 +1,11 @@
 package paged
 
-// Commit says that the planned batch was computed: its tokens are in the cache,
-// its full blocks are registered, and sampled are the next tokens of sequences
-// whose Work asked for one, in any order. What names no such sequence is ignored.
-// After a batch that failed there is no Commit until the next Step.
+// Commit records that the planned batch was computed: its tokens are in the cache and its full blocks are
+// registered. sampled holds the next tokens of sequences whose Work asked for one, in any order; entries
+// for other sequences are ignored. After a failed batch there is no Commit until the next Step.
 //
-// A sequence without its token is not scheduled but keeps its blocks; a later
-// Commit may bring the token, unless the sequence was preempted meanwhile, in
-// which case it is computed and asked for again.
+// A sequence without its token is not scheduled but keeps its blocks. A later Commit may bring the token,
+// unless the sequence was preempted meanwhile: then it is computed and asked for again.
 func (s *Scheduler) Commit(sampled []Sampled) {
 	for q := s.running.head; q != nil; q = q.next {
 		if q.planned > 0 {
@@ -22,7 +20,7 @@ func (s *Scheduler) Commit(sampled []Sampled) {
 	}
 }
 
-// advance counts the planned tokens of q as computed.
+// advanceComputed counts the planned tokens of q as computed.
 func (s *Scheduler) advance(q *sequence) {
 	s.stats.PrefillTokens -= q.left()
 	q.computed += q.fetched + q.planned
@@ -35,9 +33,9 @@ func (s *Scheduler) advance(q *sequence) {
 	}
 }
 
-// register puts the newly full blocks of q into the index. A block that another
-// sequence registered meanwhile takes the place of q's own. After a block that
-// cannot be registered none can: their identity would hang on another's block.
+// registerBlocks adds the newly full blocks of q to the index. If another sequence registered the same
+// block meanwhile, that block replaces q's own. After a block which cannot be registered, none can: their
+// identity would depend on another block.
 func (s *Scheduler) register(q *sequence) {
 	for !q.sealed && (q.registered+1)*s.cfg.BlockSize <= q.computed {
 		i, parent := q.registered, int32(none)

@@ -2,15 +2,15 @@ package paged
 
 import "penstock/core/kv"
 
-// Dump appends to dst a description of the whole cache: Cleared, then Stored
-// events, parents first. It leaves alone what Events will give; whoever is to
-// follow from here on takes those away before. The events belong to the caller.
+// AppendDump appends events which describe the whole cache to dst: Cleared, then Stored events, parents
+// first. It does not consume the events of AppendEvents: a caller which follows the cache from here on must
+// take those first. The caller owns the events.
 func (s *Scheduler) Dump(dst []kv.Event) []kv.Event {
 	return s.pool.dump(append(dst, kv.Event{Kind: kv.Cleared}))
 }
 
-// dump describes the tree of registered blocks as runs: each goes from a block
-// down to a leaf by the first child, and the other children begin runs later.
+// appendDump describes the tree of registered blocks as runs. A run goes from a block down to a leaf by the
+// first child; the other children start runs later.
 func (p *pool) dump(dst []kv.Event) []kv.Event {
 	t := p.tree()
 	hashes := make([]kv.BlockHash, 0, len(p.index))
@@ -34,13 +34,13 @@ func (p *pool) dump(dst []kv.Event) []kv.Event {
 	return dst
 }
 
-// tree is the tree of registered blocks by physical number, none for no block.
+// blockTree is the tree of registered blocks by physical block number; noBlock is no block.
 type tree struct {
 	child, sibling []int32
 	starts         []int32 // of runs; their parents are described already
 }
 
-// tree links the registered blocks. Blocks without parent are the first starts.
+// buildTree links the registered blocks. Blocks without a parent are the first starts.
 func (p *pool) tree() tree {
 	n := len(p.blocks)
 	links := make([]int32, 2*n)
@@ -61,7 +61,7 @@ func (p *pool) tree() tree {
 	return t
 }
 
-// branch adds b and its later siblings to the starts.
+// addStarts adds b and its later siblings to the starts.
 func (t *tree) branch(b int32) {
 	for ; b != none; b = t.sibling[b] {
 		t.starts = append(t.starts, b)

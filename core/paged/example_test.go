@@ -7,7 +7,7 @@ import (
 	"penstock/core/paged"
 )
 
-// The loop of an engine: two requests with a common beginning, one after the other.
+// The loop of an engine: two requests with a common prefix, one after the other.
 func Example() {
 	s, err := paged.New(paged.Config{
 		Blocks: 16, BlockSize: 4,

@@ -2,16 +2,16 @@ package paged
 
 import "penstock/core/kv"
 
-// Elsewhere is memory outside of the cache from which blocks can be copied into it, such
-// as a pool that several engines share.
+// BlockSource is memory outside the cache from which blocks can be copied into it, such as a pool which
+// several engines share.
 type Elsewhere interface {
-	// Has reports whether the block that ends in seq can be copied now. The scheduler
-	// trusts the answer: who puts blocks there compares more than names.
+	// Has reports whether the block which ends in seq can be copied now. The scheduler trusts the answer:
+	// the source must compare more than hashes.
 	Has(seq kv.SeqHash) bool
 }
 
-// elsewhere returns how many blocks follow the hits of q that can be fetched. Like hits
-// they leave its last token.
+// countFetchable returns how many blocks after the hits of q can be fetched. Like hits they exclude its
+// last token.
 func (s *Scheduler) elsewhere(q *sequence, hits []int32, tip kv.SeqHash) int {
 	if s.cfg.Elsewhere == nil || q.reuse == Off {
 		return 0
@@ -28,9 +28,8 @@ func (s *Scheduler) elsewhere(q *sequence, hits []int32, tip kv.SeqHash) int {
 	return n
 }
 
-// fetch gives q, which has its hits and nothing else, the n blocks that follow them and
-// are fetched. They are its own, and count as computed when the step is committed that it
-// has a part in.
+// fetchBlocks allocates to q, which has its hits and nothing else, the n fetched blocks after them. They
+// are private, and count as computed when the step which contains q is committed.
 func (s *Scheduler) fetch(q *sequence, n int) {
 	for range n {
 		q.blocks = append(q.blocks, s.pool.take())

@@ -6,22 +6,21 @@ import (
 	"penstock/core/kv"
 )
 
-// leastLog is the smallest bound of the log, in hashes.
+// minLogHashes is the smallest bound of the log, in hashes.
 const leastLog = 1024
 
-// log keeps the changes of the cache until they are asked for. It is bounded: once
-// it would take more than a description of the whole cache, it is dropped, and that
-// description is what the next asker gets.
+// eventLog keeps the changes of the cache until they are drained. It is bounded: when it would exceed a
+// description of the whole cache it is dropped, and the next drain returns that description.
 type log struct {
 	limit   int // hashes
 	lost    bool
 	changes []change
 	blocks  []kv.BlockHash // of Stored changes, in order
 	seqs    []kv.SeqHash   // of Removed changes, in order
-	tip     kv.SeqHash     // name of the last stored block
+	tip     kv.SeqHash     // prefix hash of the last stored block
 }
 
-// change is an event whose hashes are the next n of the log's.
+// loggedChange is an event whose hashes are the next n of the log's.
 type change struct {
 	kind   kv.EventKind
 	start  uint32
@@ -31,7 +30,7 @@ type change struct {
 
 func newLog(blocks int) log { return log{limit: max(blocks, leastLog)} }
 
-// stored adds c, to the last event if it goes on from there.
+// logStored adds c, to the last event if c continues it.
 func (l *log) stored(c *content) {
 	if !l.room() {
 		return
@@ -45,7 +44,7 @@ func (l *log) stored(c *content) {
 	l.tip = c.seq
 }
 
-// removed adds seq, to the last event if that is a removal.
+// logRemoved adds seq, to the last event if that is a removal.
 func (l *log) removed(seq kv.SeqHash) {
 	if !l.room() {
 		return
@@ -58,13 +57,13 @@ func (l *log) removed(seq kv.SeqHash) {
 	l.seqs = append(l.seqs, seq)
 }
 
-// cleared adds that nothing is cached. What came before no longer matters.
+// logCleared records that nothing is cached, and drops the earlier changes.
 func (l *log) cleared() {
 	l.reset()
 	l.changes = append(l.changes, change{kind: kv.Cleared})
 }
 
-// last returns the last change if it is of this kind, else nil.
+// lastOfKind returns the last change if it is of this kind, else nil.
 func (l *log) last(kind kv.EventKind) *change {
 	if n := len(l.changes); n > 0 && l.changes[n-1].kind == kind {
 		return &l.changes[n-1]
@@ -72,7 +71,7 @@ func (l *log) last(kind kv.EventKind) *change {
 	return nil
 }
 
-// room reports whether one more hash may be logged; if not, the log is lost.
+// hasRoom reports whether one more hash may be logged. If not, it drops the log.
 func (l *log) room() bool {
 	if !l.lost && len(l.blocks)+len(l.seqs) == l.limit {
 		l.reset()
@@ -86,7 +85,7 @@ func (l *log) reset() {
 	l.changes, l.blocks, l.seqs = l.changes[:0], l.blocks[:0], l.seqs[:0]
 }
 
-// drain appends the changes to dst as events that share nothing with the log.
+// drainEvents appends the changes to dst as events which share no memory with the log.
 func (l *log) drain(dst []kv.Event) []kv.Event {
 	blocks, seqs := slices.Clone(l.blocks), slices.Clone(l.seqs)
 	for _, c := range l.changes {

@@ -25,7 +25,7 @@ func serve(t *testing.T, s *Scheduler, id SeqID, tokens []kv.Token) {
 	t.Fatalf("sequence %d was not served in 100 steps", id)
 }
 
-// prompt is n tokens that no other first has.
+// prompt returns n tokens which no prompt with another first has.
 func prompt(first, n int) []kv.Token {
 	tokens := make([]kv.Token, n)
 	for i := range tokens {
@@ -42,8 +42,7 @@ func registeredSet(s *Scheduler) map[kv.SeqHash]bool {
 	return set
 }
 
-// TestEventsNobodyTakes: the log is bounded, and what is then answered still leads
-// to the truth.
+// TestEventsNobodyTakes: the log is bounded, and the result after an overflow still describes the cache.
 func TestEventsNobodyTakes(t *testing.T) {
 	s, err := New(Config{Blocks: 40, BlockSize: 2, MaxSeqs: 1, TokenBudget: 80, MaxContext: 80, MaxWaiting: 1})
 	if err != nil {
@@ -86,7 +85,7 @@ func TestEventsNobodyTakes(t *testing.T) {
 	if e := follow(); e[0].Kind != kv.Removed {
 		t.Errorf("the first event is %v, want what was removed", e[0].Kind)
 	}
-	// A Clear makes what was lost unimportant.
+	// A Clear makes the lost changes irrelevant.
 	for i := range 100 {
 		serve(t, s, 1, prompt(1000*i, 61))
 	}
@@ -96,7 +95,7 @@ func TestEventsNobodyTakes(t *testing.T) {
 	}
 }
 
-// TestEventsBelongToTheCaller: later changes do not reach into events given out.
+// TestEventsBelongToTheCaller: later changes do not affect returned events.
 func TestEventsBelongToTheCaller(t *testing.T) {
 	s, err := New(Config{Blocks: 8, BlockSize: 4, MaxSeqs: 1, TokenBudget: 32, MaxContext: 32, MaxWaiting: 1})
 	if err != nil {
@@ -127,8 +126,8 @@ func TestEventsBelongToTheCaller(t *testing.T) {
 	}
 }
 
-// TestEventsAreBatched: what follows each other is one event; another kind, a chain that
-// does not go on, or a Clear begins the next one.
+// TestEventsAreBatched: consecutive changes share an event; another kind, a broken chain or a Clear starts
+// a new one.
 func TestEventsAreBatched(t *testing.T) {
 	block := func(index uint32, after, seq kv.SeqHash) *content {
 		return &content{index: index, after: after, seq: seq, hash: kv.BlockHash(seq) + 100}

@@ -6,67 +6,66 @@ import (
 	"penstock/core/kv"
 )
 
-// none stands for no block.
+// noBlock stands for no block.
 const none = -1
 
-// state is what a physical block is.
+// blockState is the state of a physical block.
 type state uint8
 
 const (
 	free       state = iota // empty, in the free list
 	private                 // held, and not in the index
-	registered              // in the index; if nobody holds it, in the order of disuse
+	registered              // in the index, and in the LRU list if it has no holder
 )
 
-// block is what the pool knows of one physical block.
+// physicalBlock is the state of one physical block.
 type block struct {
-	// Of a registered block: its names and its place in its sequence.
+	// For a registered block: its hashes and its position in its sequence.
 	seq    kv.SeqHash
 	hash   kv.BlockHash
-	parent int32 // the registered block before it, none for the first
+	parent int32 // the registered block before it, noBlock for the first
 	index  uint32
 
-	refs       int32 // sequences that hold it
-	prev, next int32 // in the order of disuse; next also links the free list
+	refs       int32 // sequences which hold it
+	prev, next int32 // in the LRU list; next also links the free list
 	state      state
-	noted      bool // pool.notes has more of its content
+	noted      bool // blockPool.extras has the rest of its content
 }
 
-// note is what few blocks have: media, and of a sequence's first block the salt.
+// extraContent is content which few blocks have: media, and, for a sequence's first block, the salt.
 type note struct {
 	salt  kv.Salt
-	media []kv.Media // those that show in the block
+	media []kv.Media // which overlap the block
 }
 
-// content is what a full block holds and after what. Two blocks of equal content
-// hold equal K and V.
+// blockContent is the content of a full block with its predecessor. Blocks of equal content hold equal K
+// and V.
 type content struct {
 	seq    kv.SeqHash
 	hash   kv.BlockHash
-	parent int32 // the registered block before it, none for the first
+	parent int32 // the registered block before it, noBlock for the first
 	index  uint32
-	after  kv.SeqHash // parent's name, if any
+	after  kv.SeqHash // parent's prefix hash, if any
 	tokens []kv.Token
 	start  int        // position of tokens[0]
 	media  []kv.Media // of the whole sequence
 	salt   kv.Salt
 }
 
-// pool owns the physical blocks: which are free, held or cached, and the index of
-// those that can be reused.
+// blockPool owns the physical blocks: which are free, held or cached, and the index of reusable ones.
 type pool struct {
 	capacity int
 	size     int // tokens per block
 
-	blocks []block    // of the physical blocks used so far
-	tokens []kv.Token // size per block; of registered ones only
+	blocks []block    // the physical blocks used so far
+	tokens []kv.Token // size per block; valid for registered ones only
 	notes  map[int32]note
 	index  map[kv.SeqHash]int32
 
 	vacant         int32 // head of the list of free blocks below len(blocks)
-	oldest, newest int32 // ends of the order of disuse
+	oldest, newest int32 // ends of the LRU list
 	used           int   // blocks held
-	cached         int   // blocks in the order of disuse
+	cached         int   // blocks in the LRU list
 
 	log        log
 	evictions  uint64
@@ -84,11 +83,11 @@ func newPool(cfg Config) pool {
 	}
 }
 
-// available is the number of blocks that take can give.
+// availableBlocks is the number of blocks which takeBlock can return.
 func (p *pool) available() int { return p.capacity - p.used }
 
-// take returns an empty block, held once, evicting the block out of use for the
-// longest time if there is no other way. Something must be available.
+// takeBlock returns an empty block with one holder. If there is no other way it evicts the least recently
+// used block. A block must be available.
 func (p *pool) take() int32 {
 	b := p.vacant
 	switch {
@@ -106,7 +105,7 @@ func (p *pool) take() int32 {
 	return b
 }
 
-// hold adds a holder to a block that has some or is cached.
+// holdBlock adds a holder to a block which is held or cached.
 func (p *pool) hold(b int32) {
 	blk := &p.blocks[b]
 	if blk.refs == 0 {
@@ -116,8 +115,8 @@ func (p *pool) hold(b int32) {
 	blk.refs++
 }
 
-// drop takes a holder from b. Without holders a registered block stays for reuse
-// and any other is free.
+// dropHolder removes a holder from b. Without holders a registered block stays cached and any other is
+// freed.
 func (p *pool) drop(b int32) {
 	blk := &p.blocks[b]
 	blk.refs--
@@ -132,18 +131,16 @@ func (p *pool) drop(b int32) {
 	p.release(b)
 }
 
-// find returns the registered block that has exactly this content. The name
-// alone proves nothing; together with the identity of the block before, which was
-// compared the same way, equal tokens, media and salt do.
+// findBlock returns the registered block with exactly this content. The hash alone proves nothing. Equal
+// tokens, media and salt after the same previous block, which was compared the same way, do.
 func (p *pool) find(c *content) (b int32, ok bool) {
 	b, ok = p.index[c.seq]
 	return b, ok && p.holds(b, c)
 }
 
-// register puts the private block b into the index under c, unless the name is
-// taken. It returns the block to use from now on: b, or the one that has the same
-// content already. If the name belongs to other content, it returns ok false and
-// b stays private.
+// registerBlock adds the private block b to the index under c, unless the hash is taken. It returns the
+// block to use from now on: b, or the block which has the same content already. If the hash belongs to
+// other content, ok is false and b stays private.
 func (p *pool) register(b int32, c *content) (own int32, ok bool) {
 	if other, taken := p.index[c.seq]; taken {
 		if p.holds(other, c) {
@@ -163,7 +160,7 @@ func (p *pool) register(b int32, c *content) (own int32, ok bool) {
 	return b, true
 }
 
-// holds reports whether the registered block b has content c.
+// hasContent reports whether the registered block b has content c.
 func (p *pool) holds(b int32, c *content) bool {
 	blk := &p.blocks[b]
 	if blk.parent != c.parent || blk.index != c.index || !slices.Equal(p.tokensOf(b), c.tokens) {
@@ -176,7 +173,7 @@ func (p *pool) holds(b int32, c *content) bool {
 	return (c.parent != none || n.salt == c.salt) && c.shows(n.media)
 }
 
-// write keeps what holds compares.
+// storeContent stores what hasContent compares.
 func (p *pool) write(b int32, c *content) {
 	if need := (int(b) + 1) * p.size; len(p.tokens) < need {
 		p.tokens = slices.Grow(p.tokens, need-len(p.tokens))[:need]
@@ -201,7 +198,7 @@ func (p *pool) tokensOf(b int32) []kv.Token {
 	return p.tokens[int(b)*p.size : (int(b)+1)*p.size]
 }
 
-// evict empties a cached block.
+// evictBlock empties a cached block.
 func (p *pool) evict(b int32) {
 	p.unlink(b)
 	p.unregister(b)
@@ -209,7 +206,7 @@ func (p *pool) evict(b int32) {
 	p.evictions++
 }
 
-// unregister takes b out of the index; it keeps its holders.
+// unregisterBlock removes b from the index; b keeps its holders.
 func (p *pool) unregister(b int32) {
 	blk := &p.blocks[b]
 	delete(p.index, blk.seq)
@@ -221,14 +218,14 @@ func (p *pool) unregister(b int32) {
 	blk.parent = none
 }
 
-// release puts a block that nobody holds into the free list.
+// freeBlock puts a block without holders into the free list.
 func (p *pool) release(b int32) {
 	p.blocks[b].state = free
 	p.blocks[b].next = p.vacant
 	p.vacant = b
 }
 
-// link makes b the most recently used of the cached blocks.
+// pushCached makes b the most recently used of the cached blocks.
 func (p *pool) link(b int32) {
 	blk := &p.blocks[b]
 	blk.prev, blk.next = p.newest, none
@@ -241,7 +238,7 @@ func (p *pool) link(b int32) {
 	p.cached++
 }
 
-// unlink takes b out of the order of disuse.
+// removeCached removes b from the LRU list.
 func (p *pool) unlink(b int32) {
 	blk := &p.blocks[b]
 	if blk.prev == none {

@@ -6,9 +6,9 @@ import (
 	"penstock/core/kv"
 )
 
-// TestNameAloneProvesNothing: of two contents with one name, whatever the
-// difference, only the one registered is found. The names here are made equal by
-// hand; TestForgedBlockIsNotShared does it by the hash function's own weakness.
+// TestNameAloneProvesNothing: of two contents with one hash, whatever differs, only the registered one is
+// found. The hashes here are made equal by hand; TestForgedBlockIsNotShared uses a weakness of the hash
+// function.
 func TestNameAloneProvesNothing(t *testing.T) {
 	first := content{seq: 1, hash: 1, parent: none, tokens: []kv.Token{1, 2, 3, 4}}
 	later := content{seq: 2, hash: 2, parent: 0, index: 1, start: 4, tokens: []kv.Token{5, 6, 7, 8}}
@@ -61,7 +61,7 @@ func TestNameAloneProvesNothing(t *testing.T) {
 			if p.collisions != 1 {
 				t.Errorf("%d collisions are counted, want 1", p.collisions)
 			}
-			// Its content goes with it.
+			// Its content is dropped with it.
 			p.unregister(b)
 			if own, ok := p.register(other, &c.another); !ok || own != other {
 				t.Errorf("when the name is free, registering gives %d, %v", own, ok)
@@ -76,7 +76,7 @@ func TestNameAloneProvesNothing(t *testing.T) {
 	}
 }
 
-// TestMediaOutsideTheBlock: what does not show in a block is no part of it.
+// TestMediaOutsideTheBlock: media which do not overlap a block are not part of it.
 func TestMediaOutsideTheBlock(t *testing.T) {
 	p := newPool(Config{Blocks: 8, BlockSize: 4})
 	p.take()

@@ -1,8 +1,8 @@
 package paged
 
-// preempt takes the newest running sequence, which has no part in the step yet,
-// out of the batch. Its blocks go, and it waits in front of all others to be
-// computed again; its full blocks may still be cached by then.
+// preemptSequence removes the newest running sequence, which is not in the step yet, from the batch. It
+// releases its blocks, and the sequence waits before all others to be computed again. Its full blocks may
+// still be cached by then.
 func (s *Scheduler) preempt(q *sequence, out *Step) {
 	if len(q.tokens) >= s.Limit() {
 		s.fail(q, out)
@@ -21,7 +21,7 @@ func (s *Scheduler) preempt(q *sequence, out *Step) {
 	out.Preempted = append(out.Preempted, q.id)
 }
 
-// fail drops a sequence that can get no further token.
+// failSequence drops a sequence which can get no further token.
 func (s *Scheduler) fail(q *sequence, out *Step) {
 	out.Failed = append(out.Failed, q.id)
 	s.forget(q)

@@ -1,7 +1,7 @@
 package paged
 
-// queue is an ordered list of sequences, linked through them: joining at either
-// end and leaving from anywhere cost O(1) and no memory.
+// sequenceQueue is an ordered list of sequences, linked through them: insertion at either end and removal
+// anywhere cost O(1) and no memory.
 type queue struct {
 	head, tail *sequence
 	len        int

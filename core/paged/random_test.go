@@ -10,7 +10,7 @@ import (
 	"penstock/core/kv"
 )
 
-// source gives choices: from a generator, or from a fuzzer's bytes.
+// source makes choices: from a generator, or from a fuzzer's bytes.
 type source interface {
 	// pick returns a number in [0,n); ok is false when there are no more.
 	pick(n int) (i int, ok bool)
@@ -52,7 +52,7 @@ var (
 	}
 )
 
-// someConfig is a small scheduler, where everything is scarce.
+// someConfig is a small scheduler with scarce resources.
 func someConfig(pick func(int) int) Config {
 	size := []int{2, 4, 8, 8, 8}[pick(5)]
 	c := Config{
@@ -78,13 +78,13 @@ func someConfig(pick func(int) int) Config {
 	return c
 }
 
-// someNames is memory that has all blocks but those whose name n divides.
+// someNames is remote memory with all blocks except those whose hash n divides.
 type someNames int
 
 func (n someNames) Has(seq kv.SeqHash) bool { return seq%kv.SeqHash(n) != 0 }
 
-// someTokens is a prompt that shares its beginning with others: whole blocks of
-// a few kinds, some of which have equal hashes, and a tail.
+// someTokens returns a prompt which shares its prefix with others: whole blocks of a few kinds, some with
+// equal hashes, and a tail.
 func someTokens(cfg Config, salt kv.Salt, pick func(int) int) []kv.Token {
 	var tokens []kv.Token
 	for range pick(6) {
@@ -102,7 +102,7 @@ func someTokens(cfg Config, salt kv.Salt, pick func(int) int) []kv.Token {
 	return tokens
 }
 
-// drive does what src says until it ends. It returns the first contradiction.
+// drive performs the choices of src until it ends. It returns the first contradiction.
 func drive(r *rig, src source) error {
 	ended := false
 	pick := func(n int) int {
@@ -211,7 +211,7 @@ func TestRandomOperations(t *testing.T) {
 		total.Collisions += st.Collisions
 		total.CachedTokens += st.CachedTokens
 	}
-	// The operations reach what they are meant to.
+	// The operations reach the intended cases.
 	if total.Preemptions < 100 || total.Evictions < 1000 || total.Collisions < 50 || total.CachedTokens < 1000 {
 		t.Errorf("only %+v", total)
 	}
@@ -239,9 +239,8 @@ func FuzzOperations(f *testing.F) {
 	})
 }
 
-// TestEverySequenceIsServed: as long as sequences end when they should, all of
-// them do, in a bounded number of steps, however scarce blocks are; the oldest
-// advances in every step and is never preempted.
+// TestEverySequenceIsServed: as long as sequences end in time, all of them do, in a bounded number of
+// steps, however scarce blocks are. The oldest advances in every step and is never preempted.
 func TestEverySequenceIsServed(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -274,8 +273,7 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 		work += length[id]
 	}
 	for steps := 0; len(length) > 0; steps++ {
-		// Each step gives the oldest at least one token, so that at worst they
-		// are served one after the other.
+		// Each step gives the oldest at least one token, so at worst they are served one after the other.
 		if steps > work {
 			return fmt.Errorf("%d sequences are left after %d steps", len(length), steps)
 		}

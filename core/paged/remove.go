@@ -1,8 +1,8 @@
 package paged
 
-// Remove forgets a sequence, finished or aborted, whatever it was doing, and
-// reports whether there was one. Its full blocks stay cached, the last one being
-// the first to be evicted. Between Step and Commit its share of the step is lost.
+// RemoveSequence removes a sequence, finished or aborted, in any state, and reports whether there was one.
+// Its full blocks stay cached, and the last one is evicted first. Between Step and Commit its part of the
+// step is lost.
 func (s *Scheduler) Remove(id SeqID) bool {
 	q, ok := s.byID[id]
 	if !ok {
@@ -19,7 +19,7 @@ func (s *Scheduler) forget(q *sequence) {
 	s.release(q)
 }
 
-// leave takes q out of the queue it is in.
+// leaveQueue removes q from its queue.
 func (s *Scheduler) leave(q *sequence) {
 	if q.active {
 		s.running.remove(q)
@@ -32,8 +32,8 @@ func (s *Scheduler) leave(q *sequence) {
 	}
 }
 
-// release lets go of q's blocks, last to first, so that of those that nobody
-// holds now the ones that extend others are evicted first.
+// releaseBlocks releases q's blocks, last to first, so that blocks which extend others are evicted before
+// them.
 func (s *Scheduler) release(q *sequence) {
 	for i := len(q.blocks) - 1; i >= 0; i-- {
 		s.pool.drop(q.blocks[i])

@@ -8,16 +8,15 @@ import (
 	"penstock/core/kv"
 )
 
-// rig drives a scheduler with everything that can contradict it: its own
-// invariants, a naive twin, a shadow of the KV cache and a replica that follows
-// its events.
+// rig drives a scheduler together with everything which can contradict it: its own invariants, a naive
+// twin, a model of the KV cache and a replica which follows its events.
 type rig struct {
 	s    *Scheduler
 	twin *twin
 	mem  *shadow
 	seqs map[SeqID]*Sequence // with the output appended to Tokens
 
-	replica map[kv.SeqHash]bool // what the events say is registered
+	replica map[kv.SeqHash]bool // registered blocks, by the events
 	step    Step
 	planned bool // step is not committed
 	want    Step // the twin's
@@ -87,7 +86,7 @@ func (r *rig) plan() error {
 	return r.verify()
 }
 
-// compute runs the planned batch in the shadow.
+// compute runs the planned batch in the cache model.
 func (r *rig) compute() error {
 	return r.mem.compute(r.step.Work, func(id SeqID) ([]int, bool) {
 		q, ok := r.seqs[id]
@@ -98,7 +97,7 @@ func (r *rig) compute() error {
 	})
 }
 
-// commit commits with these tokens.
+// commit commits these tokens.
 func (r *rig) commit(sampled []Sampled) error {
 	r.logf("commit %v", sampled)
 	took := map[SeqID]bool{} // only the first token of each
@@ -122,8 +121,8 @@ func (r *rig) clear() error {
 	return r.verify()
 }
 
-// drain takes the events, compares them with the twin's one by one, and follows
-// them. Callers drain often enough that the log is never lost.
+// drain takes the events, compares them with the twin's one by one, and applies them. Callers drain often
+// enough that the log is never lost.
 func (r *rig) drain() error {
 	events := r.s.Events(nil)
 	r.logf("events %d", len(events))
@@ -148,7 +147,7 @@ func (r *rig) drain() error {
 	return nil
 }
 
-// same reports whether set is the set of registered blocks, as the twin knows it.
+// same reports whether set is the twin's set of registered blocks.
 func (r *rig) same(set map[kv.SeqHash]bool) error {
 	for _, b := range r.twin.cache {
 		if !set[b.seq] {
@@ -180,9 +179,8 @@ func (r *rig) verify() error {
 	return nil
 }
 
-// replay applies events to the set of prefixes as a stranger would who knows
-// nothing but kv: a block is stored after its parent and once, and removed once
-// and before its parent.
+// replay applies events to the set of prefixes, with the knowledge of kv only: a block is stored once and
+// after its parent, and removed once and before its parent.
 func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 	note := func(format string, args ...any) {
 		if seen != nil {
@@ -228,7 +226,7 @@ func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 	return nil
 }
 
-// describe prints a step without what a twin cannot know: which blocks.
+// describe prints a step without the block numbers, which a twin cannot know.
 func describe(s *Step) string {
 	text := ""
 	for _, w := range s.Work {

@@ -13,8 +13,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs testdata: the specification of the scheduler by example. The
-// commands, after each of which all invariants are checked:
+// TestScripts runs testdata: the specification of the scheduler by example. All invariants are checked
+// after each of these commands:
 //
 //	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off]
 //	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…]
@@ -25,8 +25,8 @@ import (
 //	clear
 //	events | dump | stats | queues | blocks
 //
-// Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after
-// the one before it as "/5-8".
+// Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after the one before it as
+// "/5-8".
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		d := &scripted{t: t, names: map[kv.SeqHash]string{}}
@@ -242,7 +242,7 @@ func (d *scripted) commit(args []datadriven.CmdArg) error {
 	return nil
 }
 
-// name learns the names of a sequence's prefixes.
+// name records the hashes of a sequence's prefixes.
 func (d *scripted) name(q *Sequence) {
 	size := d.rig.s.cfg.BlockSize
 	h, err := kv.NewHasher(size, q.Salt)
@@ -295,7 +295,7 @@ func (d *scripted) events(events []kv.Event) string {
 	return out.String()
 }
 
-// blocks prints every physical block used so far: who holds it and what it is.
+// blocks prints every physical block used so far, with its holders and its state.
 func (d *scripted) blocks() string {
 	var out strings.Builder
 	p := &d.rig.s.pool

@@ -7,33 +7,33 @@ import (
 	"penstock/core/kv"
 )
 
-// sequence is one request's state.
+// seqState is the state of one sequence.
 type sequence struct {
 	id      SeqID
 	arrival uint64 // order of Add
 	salt    kv.Salt
 	hasher  kv.Hasher
-	media   []kv.Media // without empty ranges and repetitions, sorted
+	media   []kv.Media // sorted, without empty ranges and duplicates
 	tokens  []kv.Token // prompt, then output
 	prompt  int        // how many of tokens are prompt
-	reuse   Switch     // off if the scheduler's or its own is
+	reuse   Switch     // off if the scheduler's or the sequence's is
 
-	blocks     []int32 // table; the first registered ones are in the index
+	blocks     []int32 // table; the first `registered` ones are in the index
 	registered int
-	tip        kv.SeqHash // name of the last registered block
-	sealed     bool       // later blocks cannot be registered: one before is not
+	tip        kv.SeqHash // prefix hash of the last registered block
+	sealed     bool       // later blocks cannot be registered, because an earlier one is not
 
 	active   bool // in the batch, not in the queue
 	computed int  // tokens whose K and V are in blocks
-	planned  int  // tokens of the Step being computed
-	goal     int  // tokens known at Add or at the last preemption
-	due      bool // all is computed and the next token is not known yet
+	planned  int  // tokens in the current Step
+	goal     int  // tokens known when added or last preempted
+	due      bool // all tokens are computed and the next one is not known yet
 
 	admitted bool // at least once
 	cached   int  // prompt tokens hit or fetched at the first admission
-	fetched  int  // tokens that follow the computed ones and are fetched until the next Commit
+	fetched  int  // tokens after the computed ones which are fetched by the next Commit
 
-	prev, next *sequence // in the queue that it is in
+	prev, next *sequence // in its queue
 }
 
 func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *sequence {
@@ -43,7 +43,7 @@ func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 		salt:    seq.Salt,
 		hasher:  hasher,
 		media:   canonical(seq.Media),
-		// Room for the first output, so that a prompt is not copied twice.
+		// Reserve the first output block, so that a prompt is not copied twice.
 		tokens: append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
 		prompt: seq.Prompt,
 		reuse:  seq.Reuse,
@@ -51,17 +51,17 @@ func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 	}
 }
 
-// left is the sequence's part of Stats.PrefillTokens.
+// prefillLeft is the sequence's part of Stats.PrefillTokens.
 func (q *sequence) left() int { return max(0, q.goal-q.there()) }
 
-// there is the number of tokens that need not be computed any more.
+// readyTokens is the number of tokens which need no computation any more.
 func (q *sequence) there() int { return q.computed + q.fetched }
 
-// pending is the number of known tokens that are still to be computed.
+// pendingTokens is the number of known tokens which are still to be computed.
 func (q *sequence) pending() int { return len(q.tokens) - q.there() }
 
-// content describes block i of the sequence, which is full, as the successor of
-// the registered block parent.
+// describeBlock returns the content of block i, which is full, as the successor of the registered block
+// parent.
 func (q *sequence) content(i int, parent int32, tip kv.SeqHash) content {
 	size := q.hasher.BlockSize()
 	start := i * size
@@ -80,8 +80,8 @@ func (q *sequence) content(i int, parent int32, tip kv.SeqHash) content {
 	}
 }
 
-// canonical copies media without empty ranges and repetitions, in a fixed order,
-// so that equal sets compare equal.
+// canonicalMedia copies media without empty ranges and duplicates, in a fixed order, so that equal sets
+// compare equal.
 func canonical(media []kv.Media) []kv.Media {
 	if len(media) == 0 {
 		return nil

@@ -6,16 +6,16 @@ import (
 	"penstock/core/kv"
 )
 
-// shadow is a KV cache that remembers, for every slot, which prefix its K and V
-// were computed from. It computes batches like a model would and reports every
-// read of K and V that are not the sequence's own.
+// cacheModel is a model of the KV cache which records, for every slot, from which prefix its K and V were
+// computed. It computes batches like a model would, and reports every read of K and V which are not the
+// sequence's own.
 type shadow struct {
 	size  int
 	slots map[[2]int32]int // block and slot -> prefix
 	ids   map[prefix]int   // every distinct prefix has a number, from 1
 }
 
-// prefix is the prefix before, and what its last position adds.
+// prefix is the previous prefix, and what its last position adds.
 type prefix struct {
 	before int
 	token  kv.Token
@@ -50,8 +50,8 @@ func (m *shadow) prefixes(salt kv.Salt, tokens []kv.Token, media []kv.Media) []i
 	return ids
 }
 
-// compute reads and then writes what work says, for all of a batch. of gives the
-// prefixes of a sequence, or says that it was removed since the batch was planned.
+// compute reads and then writes what work says, for a whole batch. of returns the prefixes of a sequence,
+// or says that it was removed since the batch was planned.
 func (m *shadow) compute(work []Work, of func(SeqID) (ids []int, gone bool)) error {
 	tables := map[int32]int{}
 	for _, w := range work {
@@ -86,7 +86,7 @@ func (m *shadow) compute(work []Work, of func(SeqID) (ids []int, gone bool)) err
 				return fmt.Errorf("sequence %d: position %d is written to block %d, which others hold", w.ID, p, at[0])
 			}
 			if gone {
-				delete(m.slots, at) // nobody may read it
+				delete(m.slots, at) // it must not be read
 				continue
 			}
 			m.slots[at] = ids[p]

@@ -1,8 +1,8 @@
 package paged
 
-// Step plans the next batch into out, whose slices it reuses. Nothing counts as
-// computed until Commit: if the batch failed, the shell removes whom it blames and
-// calls Step again, which plans anew.
+// Step plans the next batch into out, and reuses its slices. Nothing counts as computed until Commit: after
+// a failed batch the shell removes the sequences which caused it and calls Step again, which makes a new
+// plan.
 func (s *Scheduler) Step(out *Step) {
 	out.Work, out.Preempted, out.Failed = out.Work[:0], out.Preempted[:0], out.Failed[:0]
 	s.discard()
@@ -17,16 +17,15 @@ func (s *Scheduler) Step(out *Step) {
 	s.emit(out)
 }
 
-// discard forgets a plan that was not committed.
+// discardPlan drops a plan which was not committed.
 func (s *Scheduler) discard() {
 	for q := s.running.head; q != nil; q = q.next {
 		q.planned = 0
 	}
 }
 
-// planDecodes gives every sequence that lacks one token that token, oldest first,
-// and reports whether there are some that lack more. While a block is lacking, it
-// preempts the newest running sequence.
+// planDecodes schedules one token for every sequence which needs exactly one, oldest first, and reports
+// whether some need more. While a block is missing it preempts the newest running sequence.
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
@@ -44,21 +43,20 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 				}
 			}
 			s.give(q, 1)
-			next = q.next // some behind it may be gone
+			next = q.next // later sequences may be gone
 		}
 		q = next
 	}
 	return prefills
 }
 
-// planPrefills spends the budget on sequences that lack more than one token,
-// oldest first, as far as there are blocks. One that remains unfinished has spent the
-// budget or the last block, so none is admitted behind it: all but the newest have
-// the blocks for what is known of them, and a prefill has nobody to preempt. It keeps
-// what it has until an older sequence needs it.
+// planPrefills spends the budget on sequences which need more than one token, oldest first, as far as there
+// are blocks. A sequence which remains unfinished has spent the budget or the last block, so no sequence is
+// admitted after it: all but the newest have the blocks for their known tokens, and a prefill preempts no
+// other sequence. It keeps its blocks until an older sequence needs them.
 //
-// Without chunking, a prefill that is here was planned whole in a step that failed,
-// with the same sequences before it, so it has its blocks and fits again.
+// Without chunking, a prefill here was planned whole in a step which failed, with the same sequences before
+// it, so it has its blocks and fits again.
 func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
 		pending := q.pending()
@@ -69,12 +67,12 @@ func (s *Scheduler) planPrefills() {
 	}
 }
 
-// room is the number of tokens for which q has blocks or can get them.
+// tokenRoom is the number of tokens for which q has blocks or can get them.
 func (s *Scheduler) room(q *sequence) int {
 	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.there()
 }
 
-// give schedules the next n tokens of q, for which there is room.
+// scheduleTokens schedules the next n tokens of q, for which there is room.
 func (s *Scheduler) give(q *sequence, n int) {
 	for len(q.blocks) < s.cfg.blocksFor(q.there()+n) {
 		q.blocks = append(q.blocks, s.pool.take())
@@ -83,7 +81,7 @@ func (s *Scheduler) give(q *sequence, n int) {
 	s.budget -= n
 }
 
-// emit writes the plan out.
+// emitWork writes the plan to out.
 func (s *Scheduler) emit(out *Step) {
 	for q := s.running.head; q != nil; q = q.next {
 		if q.planned == 0 {

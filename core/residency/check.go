@@ -7,8 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Check returns the first broken invariant, nil if all hold. It is for tests: it walks
-// everything.
+// Check returns the first broken invariant, nil if all hold. It is for tests: it walks everything.
 func (t *Table) Check() error {
 	for _, check := range []func() error{t.checkLists, t.checkChains, t.checkMovers, t.checkPools} {
 		if err := check(); err != nil {
@@ -18,7 +17,7 @@ func (t *Table) Check() error {
 	return nil
 }
 
-// walk calls visit with the entries of l in order.
+// walkList calls visit with the entries of l in order.
 func (t *Table) walk(l *list, of which, visit func(place, *entry) error) error {
 	n, last := 0, none
 	for at := l.first; at != none; at = of(&t.entries[at]).next {
@@ -38,8 +37,8 @@ func (t *Table) walk(l *list, of which, visit func(place, *entry) error) error {
 	return nil
 }
 
-// checkLists: every entry is in the list of its state, in order of time, and counted; the
-// others are vacant.
+// checkLists: every entry is in the list of its state, in order of time, and counted; the others are
+// vacant.
 func (t *Table) checkLists() error {
 	total, parked, doubtful, pooled := 0, 0, 0, 0
 	ordered := func(state kv.PoolState, pool int32) func(place, *entry) error {
@@ -101,7 +100,7 @@ func (t *Table) checkLists() error {
 	return nil
 }
 
-// checkChains: every entry is found by its block, once per pool, in order.
+// checkChains: every entry is in the chain of its block, once per pool, in order.
 func (t *Table) checkChains() error {
 	n := 0
 	for seq, at := range t.where {
@@ -121,7 +120,7 @@ func (t *Table) checkChains() error {
 	return nil
 }
 
-// checkMovers: every entry is with its mover, who is known by name; blocks are in doubt only while
+// checkMovers: every entry is in the list of its mover, which byName finds; blocks are suspect only while
 // their mover is.
 func (t *Table) checkMovers() error {
 	n, doubts := 0, 0
@@ -163,7 +162,7 @@ func (t *Table) checkMovers() error {
 	return nil
 }
 
-// checkPools: a slot is used if its pool has entries or a known access list, and none is too full.
+// checkPools: a slot is used if its pool has entries or a known access list, and no pool is over capacity.
 func (t *Table) checkPools() error {
 	blocks := make([]int, len(t.pools))
 	for _, at := range t.where {

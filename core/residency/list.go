@@ -2,10 +2,10 @@ package residency
 
 import "penstock/core/kv"
 
-// link are the neighbours of an entry in a list.
+// listLink holds the neighbours of an entry in a list.
 type link struct{ prev, next place }
 
-// list is a list of entries, linked by one of their links.
+// entryList is a list of entries, linked by one of their links.
 type list struct {
 	first, last place
 	len         int
@@ -13,13 +13,13 @@ type list struct {
 
 func newList() list { return list{first: none, last: none} }
 
-// which picks the link of a list: ring or own.
+// linkSelector selects the link of a list.
 type which func(*entry) *link
 
 func ring(e *entry) *link { return &e.ring }
 func own(e *entry) *link  { return &e.own }
 
-// push adds an entry at the end of l.
+// pushEntry appends an entry to l.
 func (t *Table) push(l *list, at place, of which) {
 	*of(&t.entries[at]) = link{prev: l.last, next: none}
 	if l.last == none {
@@ -31,7 +31,7 @@ func (t *Table) push(l *list, at place, of which) {
 	l.len++
 }
 
-// take removes an entry from l, which it is in.
+// removeEntry removes an entry from l, which contains it.
 func (t *Table) take(l *list, at place, of which) {
 	k := of(&t.entries[at])
 	if k.prev == none {
@@ -48,7 +48,7 @@ func (t *Table) take(l *list, at place, of which) {
 	l.len--
 }
 
-// stateList returns the list that an entry is in by its state.
+// stateList returns the list which holds an entry because of its state.
 func (t *Table) stateList(e *entry) *list {
 	switch e.state {
 	case kv.InTransit:

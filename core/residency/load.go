@@ -8,9 +8,9 @@ import (
 	"penstock/core/kv"
 )
 
-// LoadSnapshot fills t, which must know nothing, from what AppendSnapshot wrote; now is
-// when it was written, or how long ago that was before now. What is beyond t's bounds is refused and
-// counted. After an error t knows nothing still.
+// LoadSnapshot fills t, which must be empty, from the output of AppendSnapshot. now is the time on t's clock
+// at which the snapshot was written, that is, the present time less its age. Blocks beyond t's bounds are
+// refused and counted. After an error t is still empty.
 func (t *Table) LoadSnapshot(data []byte, now kv.Mono) error {
 	own := empty(t.cfg)
 	if err := own.load(reader{data}, now); err != nil {
@@ -63,7 +63,7 @@ func (t *Table) load(r reader, now kv.Mono) error {
 	return t.loaded()
 }
 
-// loadPool reads a pool and gives it a slot, none if there is no room for it.
+// loadPool reads a pool and assigns it a slot, noEntry if there is no room.
 func (t *Table) loadPool(r *reader, slots map[kv.PoolID]int32) (kv.PoolID, error) {
 	n, err := r.uint32()
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *Table) loadPool(r *reader, slots map[kv.PoolID]int32) (kv.PoolID, error
 	return id, nil
 }
 
-// loadRun reads blocks of which the same is known, and takes them in.
+// loadRun reads and adds a run of blocks with equal state.
 func (t *Table) loadRun(r *reader, now kv.Mono, slots map[kv.PoolID]int32) error {
 	id, err := r.uint32()
 	if err != nil {
@@ -142,7 +142,7 @@ func (t *Table) loadRun(r *reader, now kv.Mono, slots map[kv.PoolID]int32) error
 	return nil
 }
 
-// loadBlock takes in a block like e, if there is room for it.
+// loadBlock adds a block with the state of `like`, if there is room.
 func (t *Table) loadBlock(like *entry, w kv.Worker) error {
 	if like.pool < 0 || !t.hasRoom(like) {
 		t.counts.Refused++
@@ -180,7 +180,7 @@ func (t *Table) hasRoom(e *entry) bool {
 	return !full && t.transit.len+t.pooled < t.cfg.MaxBlocks
 }
 
-// loadDoubts reads which workers are in doubt.
+// loadSuspects reads the suspect workers.
 func (t *Table) loadDoubts(r *reader, now kv.Mono) error {
 	n, err := r.count(nameSize + ageSize)
 	if err != nil {
@@ -208,7 +208,7 @@ func (t *Table) loadDoubts(r *reader, now kv.Mono) error {
 	return nil
 }
 
-// loaded looks at what only the whole can show, and at what was left out.
+// finishLoad checks what only the whole snapshot shows, and releases empty pools.
 func (t *Table) loaded() error {
 	for i := range t.entries {
 		if e := &t.entries[i]; e.doubt && !t.movers[e.mover].doubt {
@@ -221,7 +221,7 @@ func (t *Table) loaded() error {
 	return nil
 }
 
-// reader reads a snapshot from its front.
+// snapshotReader reads a snapshot from its front.
 type reader struct{ data []byte }
 
 var errShort = errors.New("cut short")
@@ -259,7 +259,8 @@ func (r *reader) uint64() (uint64, error) {
 	return binary.LittleEndian.Uint64(b), nil
 }
 
-// count reads the number of things of at least size bytes each, which are there.
+// readCount reads the number of elements of at least size bytes each, and checks that the data can hold
+// them.
 func (r *reader) count(size int) (int, error) {
 	n, err := r.uint32()
 	if err != nil {
@@ -286,7 +287,7 @@ func (r *reader) worker() (kv.Worker, error) {
 	return kv.Worker{ID: kv.WorkerID(id), Rank: rank}, nil
 }
 
-// since reads an age and returns when that was.
+// readSince reads an age and returns the time.
 func (r *reader) since(now kv.Mono) (kv.Mono, error) {
 	a, err := r.uint64()
 	if err != nil {
@@ -298,5 +299,5 @@ func (r *reader) since(now kv.Mono) (kv.Mono, error) {
 	return now - kv.Mono(a), nil
 }
 
-// maxAge is some hundred years, far from where times overflow.
+// maxAge is about 73 years, far from an overflow of times.
 const maxAge = 1 << 61

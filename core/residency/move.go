@@ -6,21 +6,21 @@ import (
 	"penstock/core/kv"
 )
 
-// what is what becomes of a block.
+// transition is what happens to a block.
 type what uint8
 
 const (
-	ignored what = iota // the event is about something else
-	same                // it says what is known
-	unknown             // it is about what is not known
+	ignored what = iota // the event concerns another copy
+	same                // the event repeats the known state
+	unknown             // the event concerns an unknown block
 	copied              // the block is in transit from now on
-	pooled              // the block is pooled, as of now
-	left                // the block is evicted, as of now
-	forgot              // nothing is known of the block any more
+	pooled              // the block is pooled from now on
+	left                // the block is evicted from now on
+	forgot              // the block is not known any more
 )
 
-// table says what becomes of a block, by its state and that of the event: if that is
-// of its mover, and if not. See the package comment.
+// transitions gives the transition of a block by its state, by the state in the event, and by whether the
+// event is of its mover (0) or not (1). See the package comment.
 var table = [...][kv.Evicted + 1][2]what{
 	0:            {kv.LocalGPU: {ignored, ignored}, kv.InTransit: {copied, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {unknown, unknown}},
 	kv.InTransit: {kv.LocalGPU: {forgot, ignored}, kv.InTransit: {same, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {left, left}},
@@ -28,10 +28,9 @@ var table = [...][kv.Evicted + 1][2]what{
 	kv.Evicted:   {kv.LocalGPU: {forgot, forgot}, kv.InTransit: {copied, copied}, kv.Pooled: {pooled, pooled}, kv.Evicted: {same, same}},
 }
 
-// Move takes what w said at now of blocks that moved, a Moved event, and appends to dst
-// what is to be changed in the index. Another event changes nothing. Events of one
-// worker must come in the order in which it sent them, and time must not go backwards
-// between calls.
+// ApplyMove applies a Moved event which w sent, and appends the changes of the prefix index to dst. It
+// ignores other events. Events of one worker must come in the order in which it sent them, and time must
+// not go backwards between calls.
 func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Effect {
 	m := &ev.Move
 	if ev.Kind != kv.Moved || m.To < kv.LocalGPU || m.To > kv.Evicted {
@@ -77,7 +76,7 @@ func (t *Table) Move(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) []Eff
 	return dst
 }
 
-// move does with one block of a pool what the table says.
+// moveBlock applies the transition table to one block of a pool.
 func (t *Table) move(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv.PoolState, dst []Effect) []Effect {
 	at := t.find(pool, seq)
 	state, stranger := kv.PoolState(0), 0
@@ -111,7 +110,7 @@ func (t *Table) move(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv
 	return dst
 }
 
-// come takes a block in, in transit or pooled; at is what is known of it, or none.
+// admitBlock makes a block in transit or pooled; at is its entry, or noEntry.
 func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at place, to kv.PoolState, dst []Effect) []Effect {
 	if (at == none || t.entries[at].state == kv.Evicted) && t.transit.len+t.pooled >= t.cfg.MaxBlocks {
 		t.counts.Refused++
@@ -128,7 +127,7 @@ func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at pl
 		t.give(at, w)
 	}
 	e := &t.entries[at]
-	known := e.state == kv.Pooled && !e.doubt // and so in the index, or parked
+	known := e.state == kv.Pooled && !e.doubt // and so in the prefix index, or parked
 	e.state, e.since = to, now
 	t.uncertain(e, false)
 	t.raise(at)
@@ -151,7 +150,7 @@ func (t *Table) come(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at pl
 	return dst
 }
 
-// evict makes a block an evicted one.
+// evictBlock marks a block as evicted.
 func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
 	dst = t.displace(at, dst)
 	t.drop(at)
@@ -167,7 +166,7 @@ func (t *Table) evict(now kv.Mono, at place, dst []Effect) []Effect {
 	return dst
 }
 
-// displace has the index forget a block that it may know of.
+// displaceBlock removes a block from the prefix index if it may be there.
 func (t *Table) displace(at place, dst []Effect) []Effect {
 	if e := &t.entries[at]; e.state == kv.Pooled && !e.doubt && !e.parked {
 		return effect(dst, Displace, t.pools[e.pool].id, e.seq)
@@ -175,7 +174,7 @@ func (t *Table) displace(at place, dst []Effect) []Effect {
 	return dst
 }
 
-// drop takes a block out of the list of its state.
+// unlinkState removes a block from the list of its state.
 func (t *Table) drop(at place) {
 	e := &t.entries[at]
 	t.take(t.stateList(e), at, ring)
@@ -187,7 +186,7 @@ func (t *Table) drop(at place) {
 	}
 }
 
-// uncertain notes whether a block is in doubt.
+// setSuspect sets whether a block is suspect.
 func (t *Table) uncertain(e *entry, doubt bool) {
 	if e.doubt != doubt {
 		t.doubtful += sign(doubt)
@@ -195,7 +194,7 @@ func (t *Table) uncertain(e *entry, doubt bool) {
 	e.doubt = doubt
 }
 
-// setParked notes whether a block waits for a place in the index.
+// setParked sets whether a block waits for a place in the prefix index.
 func (t *Table) setParked(e *entry, parked bool) {
 	if e.parked != parked {
 		t.parked += sign(parked)
@@ -210,7 +209,7 @@ func sign(b bool) int {
 	return -1
 }
 
-// setAccess notes who can attach a pool, if access says it.
+// setAccess sets the workers which can attach a pool, if access is not nil.
 func (t *Table) setAccess(at int32, access []kv.Worker, dst []Effect) []Effect {
 	if access == nil {
 		return dst
@@ -226,9 +225,8 @@ func (t *Table) setAccess(at int32, access []kv.Worker, dst []Effect) []Effect {
 	return append(dst, Effect{Do: SetAccess, Pool: p.id, Access: slices.Clone(list)})
 }
 
-// vacate makes room for a pool: it forgets who can attach the one with the least id of those
-// of which nothing else is known. Pools are never said to be gone, and their ids may be new
-// each time.
+// makeRoomForPool forgets the access list of the pool with the smallest id among those without blocks. The
+// feeds never report that a pool is gone, and pool ids may be new each time.
 func (t *Table) vacate(dst []Effect) []Effect {
 	found := int32(none)
 	for i := range t.pools {
@@ -242,7 +240,7 @@ func (t *Table) vacate(dst []Effect) []Effect {
 	return t.Drop(t.pools[found].id, dst)
 }
 
-// emptyPool makes all blocks of a pool evicted ones.
+// emptyPool evicts all blocks of a pool.
 func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []Effect {
 	p := &t.pools[pool]
 	for at := t.transit.first; p.moving > 0; {
@@ -258,7 +256,7 @@ func (t *Table) emptyPool(now kv.Mono, w kv.Worker, pool int32, dst []Effect) []
 	return dst
 }
 
-// clear evicts a block because w emptied its pool.
+// evictCleared evicts a block because w emptied its pool.
 func (t *Table) clear(now kv.Mono, at place, w kv.Worker, dst []Effect) []Effect {
 	t.counts.Moved++
 	dst = t.evict(now, at, dst)
@@ -266,7 +264,7 @@ func (t *Table) clear(now kv.Mono, at place, w kv.Worker, dst []Effect) []Effect
 	return dst
 }
 
-// withdraw forgets what w moved in a pool, but for what was evicted.
+// withdrawMover forgets what w moved in a pool, except evicted blocks.
 func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
 	m, ok := t.byName[w]
 	if !ok {
@@ -284,8 +282,7 @@ func (t *Table) withdraw(w kv.Worker, pool int32, dst []Effect) []Effect {
 	return dst
 }
 
-// Drop forgets a pool and all that was in it. It reports in its effects what the index
-// is to forget.
+// DropPool forgets a pool and all its blocks. Its effects say what the prefix index must forget.
 func (t *Table) Drop(id kv.PoolID, dst []Effect) []Effect {
 	at, ok := t.byID[id]
 	if !ok {
@@ -303,7 +300,8 @@ func (t *Table) Drop(id kv.PoolID, dst []Effect) []Effect {
 	return append(dst, Effect{Do: DropPool, Pool: id})
 }
 
-// effect adds a block to the last effect, if that asks for the same, or begins one.
+// appendEffect adds a block to the last effect if that has the same kind and pool, otherwise it appends an
+// effect.
 func effect(dst []Effect, do Do, id kv.PoolID, seq kv.SeqHash) []Effect {
 	if n := len(dst); n > 0 && dst[n-1].Do == do && dst[n-1].Pool == id {
 		dst[n-1].Seqs = append(dst[n-1].Seqs, seq)

@@ -16,17 +16,17 @@ import (
 	"penstock/core/kv"
 )
 
-// naive is the table in the plainest form: what is known of each block of each pool.
+// naive is the naive twin of Table: the state of each block of each pool.
 type naive struct {
 	cfg    Config
 	blocks map[in]Block
 	access map[kv.PoolID][]kv.Worker
 	doubts map[kv.Worker]kv.Mono
-	serial map[in]int // when it got to be known or was spoken of last, for ties in time
+	serial map[in]int // when it was added or last reported, to break ties in time
 	n      int
 }
 
-// in is a block in a pool.
+// blockInPool is a block in a pool.
 type in struct {
 	pool kv.PoolID
 	seq  kv.SeqHash
@@ -36,7 +36,7 @@ func newNaive(cfg Config) *naive {
 	return &naive{cfg, map[in]Block{}, map[kv.PoolID][]kv.Worker{}, map[kv.Worker]kv.Mono{}, map[in]int{}, 0}
 }
 
-// of returns what is known of a block, in the order of AppendBlock.
+// of returns the entries of a block, in the order of AppendBlock.
 func (n *naive) of(seq kv.SeqHash) []Block {
 	var all []Block
 	for k, b := range n.blocks {
@@ -81,7 +81,7 @@ func (n *naive) set(k in, b Block) {
 	n.blocks[k], n.serial[k] = b, n.n
 }
 
-// first returns the block of which f is true that has been in its state for longest.
+// first returns, among the blocks for which f is true, the one longest in its state.
 func (n *naive) first(f func(kv.PoolID, Block) bool) in {
 	var found in
 	var best *Block
@@ -101,7 +101,7 @@ func (n *naive) evict(now kv.Mono, k in, by kv.Worker) {
 	}
 }
 
-// keys returns all blocks by state, and in the order in which they got into it.
+// keys returns all blocks by state, in the order in which they entered it.
 func (n *naive) keys() []in {
 	return slices.SortedFunc(maps.Keys(n.blocks), func(a, b in) int {
 		return cmp.Or(cmp.Compare(n.blocks[a].State, n.blocks[b].State), cmp.Compare(n.serial[a], n.serial[b]))
@@ -165,7 +165,7 @@ func (n *naive) say(p kv.PoolID, access []kv.Worker) {
 	}
 }
 
-// one is the table of the package comment, in words.
+// applyMove implements the table of the package comment literally.
 func (n *naive) one(now kv.Mono, w kv.Worker, k in, to kv.PoolState) {
 	b, known := n.blocks[k]
 	mine := b.Mover == w
@@ -252,7 +252,7 @@ func (n *naive) drop(p kv.PoolID) {
 	}
 }
 
-// index is what a prefix index makes of effects. It has a place for the blocks in known.
+// index applies effects like a prefix index. It has a place for the blocks in known.
 type index struct {
 	n      *naive
 	known  map[kv.SeqHash]bool
@@ -293,8 +293,8 @@ func (x *index) DropPool(p kv.PoolID) {
 	}
 }
 
-// TestAgainstNaive moves blocks at random, and has what the index would know compared
-// after each step; snapshots are taken and go on in place of the table.
+// TestAgainstNaive moves random blocks, and compares the index with the twin's after each step. It also
+// replaces the table by its loaded snapshots.
 func TestAgainstNaive(t *testing.T) {
 	chain := []kv.SeqHash{block("a"), block("ab"), block("abc"), block("abcd"), block("x")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -315,7 +315,7 @@ func TestAgainstNaive(t *testing.T) {
 		pools := rapid.Map(rapid.IntRange(0, 2), func(i int) kv.PoolID { return kv.PoolID(i) })
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now += kv.Mono(rapid.IntRange(0, 2).Draw(t, "later"))
-			// A shell ticks before it does anything else at a time.
+			// A shell ticks before it does anything else at a given time.
 			table.Settle(x, table.Tick(now, nil))
 			n.tick(now)
 			switch rapid.IntRange(0, 12).Draw(t, "what") {
@@ -392,8 +392,7 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 	}
 }
 
-// again returns a table that was loaded from a snapshot of t. Its clock is another one, moved
-// back for the test's sake.
+// again returns a table loaded from a snapshot of t, with a clock which is moved back to test the ages.
 func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
 	data := table.AppendSnapshot(nil, now)
 	other, err := New(cfg)
@@ -419,8 +418,8 @@ func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
 	return other
 }
 
-// TestSnapshotIsWhole: nothing that is cut or has a byte too many is a snapshot, and neither is one of a
-// version that is not known.
+// TestSnapshotIsWhole: a truncated snapshot, one with an extra byte, and one of an unknown version are
+// refused.
 func TestSnapshotIsWhole(t *testing.T) {
 	data := sample(t).AppendSnapshot(nil, 9)
 	for n := range len(data) {
@@ -437,7 +436,7 @@ func TestSnapshotIsWhole(t *testing.T) {
 	}
 }
 
-// TestSnapshotBeyondBounds: a table with less room takes what it has room for.
+// TestSnapshotBeyondBounds: a table with smaller bounds loads what fits.
 func TestSnapshotBeyondBounds(t *testing.T) {
 	data := sample(t).AppendSnapshot(nil, 9)
 	small := mustNew(t, Config{MaxPools: 1, MaxBlocks: 2, MaxEvicted: 1})
@@ -461,7 +460,7 @@ func mustNew(t testing.TB, cfg Config) *Table {
 	return table
 }
 
-// sample is a table with everything that a snapshot has.
+// sample returns a table with everything which a snapshot can contain.
 func sample(t testing.TB) *Table {
 	table := mustNew(t, Config{})
 	move := func(now kv.Mono, id kv.WorkerID, to kv.PoolState, pool kv.PoolID, access []kv.Worker, names ...string) {
@@ -508,7 +507,7 @@ func FuzzLoadSnapshot(f *testing.F) {
 	})
 }
 
-// TestPoolsComeAndGo: pools that were emptied do not keep out those that come later.
+// TestPoolsComeAndGo: emptied pools do not prevent later ones.
 func TestPoolsComeAndGo(t *testing.T) {
 	table := mustNew(t, Config{})
 	w := kv.Worker{ID: 1}

@@ -1,39 +1,37 @@
-// Package residency knows which blocks are in pools of memory that several workers can
-// attach, such as CXL memory.
+// Package poolindex tracks which blocks are in memory pools which several workers can attach, such as CXL
+// memory.
 //
-// A pool owns its blocks: they are no worker's, and stay when the worker that put them
-// there clears its cache, restarts or dies. Workers say in their event feeds what
-// happens to them, and [Table.Move] does with each block of a pool what this table
-// says. The mover of a block is the worker that last changed what is known of it.
+// A pool owns its blocks: they belong to no worker, and stay when the worker which put them there clears
+// its cache, restarts or dies. Workers report in their event feeds what happens to the blocks, and
+// [Table.ApplyMove] handles each block of a pool by this table. The mover of a block is the worker which
+// last changed its state.
 //
-//	known as    local_gpu            in_transit            cxl_pooled     evicted
-//	nothing     ignored              in transit            pooled         unknown
+//	state       local_gpu            in_transit            cxl_pooled     evicted
+//	none        ignored              in transit            pooled         unknown
 //	in transit  of mover: forgotten  of mover: no change   pooled         evicted
 //	            of other: ignored    of other: its own
 //	pooled      of mover: forgotten  of mover: in transit  pooled, again  evicted
 //	            of other: ignored    of other: ignored
 //	evicted     forgotten            in transit            pooled         no change
 //
-// So a block may be pooled without having been in transit, a second copy that is on
-// its way takes nothing from the first, and what a worker says of its own memory is
-// about its own copy. An event that names no pool is about the pool that the block was
-// last said to be in or on its way to, if it is not evicted from there, else about that
-// from which it was evicted last; without any it is about something unknown. An evicted event
-// that names a pool and no block says that the pool is empty; a local_gpu event that does, that
-// nothing of its sender is there, or on its way: what is still there follows. So a
-// description of a cache says what of the sender's is in pools, and takes back what is not: the
-// events that would have said so may have given way to it, and nobody misses them.
+// So a block may be pooled without having been in transit. A second copy in transit does not affect the
+// first one. What a worker reports of its own memory concerns its own copy.
 //
-// Time changes three things. A block that is in transit for Config.Transit counts as
-// evicted: who copied it is gone or stuck. Evicted blocks are remembered for
-// Config.Retain. And when events of a worker may have been lost ([Table.Doubt]), the
-// pooled blocks that it moved last are not in the index until its feed is repaired
-// ([Table.Trust]) or somebody speaks of them again; they are forgotten after
-// Config.Doubt, and at once when the missing events will not come ([Table.Lost]). So the index may
-// know less than the truth, and not more than was said.
+// An event without a pool concerns the pool which was last reported for the block, unless the block was
+// evicted from there; then it concerns the pool from which it was evicted last. Without any such pool it
+// concerns an unknown block. An evicted event with a pool and no blocks says that the pool is empty. A
+// local_gpu event with a pool and no blocks says that its sender has nothing there or in transit; what is
+// still there follows. A description of a cache thus states which of the sender's blocks are in pools and
+// retracts the others: it may have replaced the events which would have said so.
 //
-// A Table has one owner: no method may run beside another one. Everything it keeps is
-// bounded by its Config.
+// Time changes three things. A block which is in transit for Config.TransitTimeout counts as evicted: the
+// copying worker is gone or stuck. Evicted blocks are remembered for Config.EvictedRetention. And when
+// events of a worker may have been lost ([Table.SuspectWorker]), the pooled blocks which it moved last are
+// not in the prefix index until its feed is repaired ([Table.TrustWorker]) or another event reports them.
+// They are forgotten after Config.SuspectTimeout, and at once when the missing events will not arrive
+// ([Table.ForgetLost]). So the index may know less than the truth, and never more than was reported.
+//
+// A Table has one owner: its methods must not run concurrently. Its Config bounds everything it keeps.
 package residency
 
 import (
@@ -43,26 +41,24 @@ import (
 	"penstock/core/kv"
 )
 
-// MaxAccess is the most workers of an access list that are kept.
+// MaxAccess is the largest number of workers kept of an access list.
 const MaxAccess = 1024
 
 // Config bounds a Table.
 type Config struct {
-	Transit time.Duration // after it a block in transit counts as evicted
-	Doubt   time.Duration // after it a block in doubt is forgotten
-	Retain  time.Duration // for how long evicted blocks are remembered
+	Transit time.Duration // a block in transit counts as evicted after it
+	Doubt   time.Duration // a suspect block is forgotten after it
+	Retain  time.Duration // how long evicted blocks are remembered
 
 	MaxPools   int
-	MaxBlocks  int // in transit and pooled, of all pools; those beyond it are refused
-	MaxEvicted int // remembered; the oldest make room
-	// Capacity is how many blocks a pool has room for. When more are said to be in one,
-	// the end of those that were spoken of longest ago was missed, and they count as
-	// evicted. 0 is no bound but MaxBlocks.
+	MaxBlocks  int // in transit and pooled, of all pools; further blocks are refused
+	MaxEvicted int // remembered evicted blocks; the oldest make room
+	// Capacity is the number of blocks in a pool. If more are reported, the removal of the least recently
+	// reported ones was missed, and they count as evicted. 0 means no bound except MaxBlocks.
 	Capacity int
 }
 
-// EnsureDefaults fills in what is not set: 30 s, 1 min, 10 min; 256 pools, 4 Mi blocks,
-// 64 Ki evicted ones.
+// EnsureDefaults sets unset fields: 30 s, 1 min, 10 min; 256 pools, 4 Mi blocks, 64 Ki evicted ones.
 func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {
 		field *time.Duration
@@ -94,10 +90,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Do is what an Effect asks for.
+// EffectKind is the action of an Effect.
 type Do uint8
 
-// What an Effect can ask for: the calls of prefix.Index that have these names.
+// The actions: the methods of prefix.Index with these names.
 const (
 	Place Do = iota + 1 // Seqs are in Pool
 	Displace
@@ -105,8 +101,7 @@ const (
 	DropPool
 )
 
-// Effect is a change of the index, which the caller is to make in the order of effects.
-// Its slices are the caller's.
+// Effect is a change of the prefix index. The caller applies effects in order, and owns their slices.
 type Effect struct {
 	Do     Do
 	Pool   kv.PoolID
@@ -114,50 +109,50 @@ type Effect struct {
 	Access []kv.Worker
 }
 
-// place is a block's place in the table; none is no place.
+// entryID is the index of an entry in the table, or noEntry.
 type place int32
 
 const none place = -1
 
-// entry is what is known of one block in one pool.
+// poolEntry is the state of one block in one pool.
 type entry struct {
 	seq   kv.SeqHash
-	since kv.Mono // of its state; of a pooled one, when it was spoken of last
+	since kv.Mono // start of its state; for a pooled block, the last report
 	pool  int32
 	mover int32
-	// Neighbours among those of the same state (of a pooled one, in the same pool), and
-	// among those of the same mover.
+	// The neighbours in the list of the same state (of pooled blocks, in the same pool), and in the list of
+	// the same mover.
 	ring, own link
-	other     place // of the same block in another pool; see later
+	other     place // the same block in another pool; see precedes
 	state     kv.PoolState
-	doubt     bool // pooled, and not in the index
-	parked    bool // pooled, and the index has no place for it yet
+	doubt     bool // pooled, and not in the prefix index
+	parked    bool // pooled, and the prefix index has no place for it yet
 }
 
-// pool is one pool; its slot is vacant if it is not used.
+// poolState is one pool. Its slot is vacant if used is false.
 type pool struct {
 	id     kv.PoolID
 	used   bool
-	said   bool // who has access
+	said   bool // access is known
 	access []kv.Worker
 	pooled list
 	moving int // blocks in transit
-	blocks int // of any state
+	blocks int // blocks in any state
 }
 
-// mover is a worker that moved blocks; its slot is vacant if it has no entries.
+// mover is a worker which moved blocks. Its slot is vacant if it has no entries.
 type mover struct {
 	worker kv.Worker
 	own    list
 	doubt  bool
-	since  kv.Mono // of doubt
+	since  kv.Mono // start of suspicion
 }
 
-// Table is the residency of all pools.
+// Table tracks the blocks of all pools.
 type Table struct {
 	cfg Config
 
-	where   map[kv.SeqHash]place // the first of those of a block; see later
+	where   map[kv.SeqHash]place // the first entry of each block; see precedes
 	entries []entry
 	vacant  place // linked by other
 
@@ -166,7 +161,7 @@ type Table struct {
 	movers []mover
 	byName map[kv.Worker]int32
 	idle   []int32 // vacant slots of movers
-	doubts []int32 // movers in doubt, in the order of since
+	doubts []int32 // suspect movers, in the order of since
 
 	transit, evicted list // in the order of since
 	counts           Counts
@@ -174,7 +169,7 @@ type Table struct {
 	doubtful         int
 }
 
-// New returns a table that knows nothing.
+// New returns an empty table.
 func New(cfg Config) (*Table, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {

@@ -20,8 +20,8 @@ import (
 //	park POOL BLOCK | stored BLOCK…    the chain of blocks
 //	block BLOCK | pools | stats | next
 //
-// Times are durations from the beginning, workers are ID or ID.RANK, and blocks are the names
-// of SeqHashes: a chain a, ab, abc is of the blocks a, b, c.
+// Times are durations from the start, workers are ID or ID.RANK, and blocks are the names of SeqHashes: a
+// chain a, ab, abc consists of the blocks a, b, c.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		var r rig
@@ -60,7 +60,7 @@ func worker(t *testing.T, s string) kv.Worker {
 	return kv.Worker{ID: kv.WorkerID(n), Rank: uint32(r)}
 }
 
-// block is the SeqHash of a chain whose blocks are letters.
+// block returns the SeqHash of a chain whose blocks are letters.
 func block(name string) kv.SeqHash {
 	var seq kv.SeqHash
 	for i, c := range name {
@@ -71,7 +71,7 @@ func block(name string) kv.SeqHash {
 
 var states = map[string]kv.PoolState{"local": kv.LocalGPU, "transit": kv.InTransit, "pooled": kv.Pooled, "evicted": kv.Evicted}
 
-// name turns SeqHashes back into names, of those that scripts use.
+// name returns the name of a SeqHash which the scripts use.
 func name(seq kv.SeqHash) string {
 	for _, n := range []string{"a", "ab", "abc", "abcd", "x", "xy", "xyz"} {
 		if block(n) == seq {

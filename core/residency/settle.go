@@ -2,7 +2,7 @@ package residency
 
 import "penstock/core/kv"
 
-// Index is what effects are about; *prefix.Index is one.
+// PrefixIndex is the index which effects change; *prefix.Index implements it.
 type Index interface {
 	// Place returns how many of the blocks have a place in the index.
 	Place(p kv.PoolID, seqs []kv.SeqHash) int
@@ -11,7 +11,7 @@ type Index interface {
 	DropPool(p kv.PoolID)
 }
 
-// Settle does in x what effects of t ask for, and parks the blocks that x has no place for.
+// ApplyEffects applies effects of t to x, and parks the blocks for which x has no place.
 func (t *Table) Settle(x Index, effects []Effect) {
 	for i := range effects {
 		e := &effects[i]
@@ -39,7 +39,7 @@ func (t *Table) place(x Index, p kv.PoolID, seqs []kv.SeqHash) {
 	}
 }
 
-// park notes that a block waits for its place in the index.
+// parkBlock records that a block waits for its place in the prefix index.
 func (t *Table) park(id kv.PoolID, seq kv.SeqHash) {
 	pool, ok := t.byID[id]
 	if !ok {

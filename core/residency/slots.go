@@ -2,8 +2,8 @@ package residency
 
 import "penstock/core/kv"
 
-// pool returns the slot of a pool, which may be new; none says that there is no room
-// for one more.
+// findOrAddPool returns the slot of a pool, and adds the pool if it is new. noEntry means that there is no
+// room.
 func (t *Table) pool(id kv.PoolID) int32 {
 	if at, ok := t.byID[id]; ok {
 		return at
@@ -27,7 +27,7 @@ func (t *Table) pool(id kv.PoolID) int32 {
 	return slot
 }
 
-// leave frees the slot of a pool of which nothing is known.
+// releasePool frees the slot of a pool without known blocks and access.
 func (t *Table) leave(at int32) {
 	if p := &t.pools[at]; p.used && p.blocks == 0 && !p.said {
 		delete(t.byID, p.id)
@@ -35,7 +35,7 @@ func (t *Table) leave(at int32) {
 	}
 }
 
-// find returns what is known of a block in a pool.
+// findEntry returns the entry of a block in a pool.
 func (t *Table) find(pool int32, seq kv.SeqHash) place {
 	at, ok := t.where[seq]
 	if !ok {
@@ -47,7 +47,7 @@ func (t *Table) find(pool int32, seq kv.SeqHash) place {
 	return at
 }
 
-// add makes an entry, which is in no state yet.
+// addEntry creates an entry without a state.
 func (t *Table) add(pool int32, seq kv.SeqHash, w kv.Worker) place {
 	at := t.vacant
 	if at == none {
@@ -66,7 +66,7 @@ func (t *Table) add(pool int32, seq kv.SeqHash, w kv.Worker) place {
 	return at
 }
 
-// raise puts an entry, whose state is new, in its place among those of its block.
+// reorderEntry moves an entry whose state is new to its position in the chain of its block.
 func (t *Table) raise(at place) {
 	e := &t.entries[at]
 	first := t.where[e.seq]
@@ -93,8 +93,8 @@ func (t *Table) raise(at place) {
 	}
 }
 
-// later reports whether e comes before o among those of their block: not evicted, spoken of
-// later, or with the larger pool id.
+// precedes reports whether e comes before o in the chain of their block: not evicted first, then the later
+// report, then the larger pool id.
 func (t *Table) later(e, o *entry) bool {
 	if (e.state == kv.Evicted) != (o.state == kv.Evicted) {
 		return o.state == kv.Evicted
@@ -105,7 +105,7 @@ func (t *Table) later(e, o *entry) bool {
 	return t.pools[e.pool].id > t.pools[o.pool].id
 }
 
-// unchain takes an entry from among those of its block.
+// unchainEntry removes an entry from the chain of its block.
 func (t *Table) unchain(at place) {
 	e := &t.entries[at]
 	first := t.where[e.seq]
@@ -123,8 +123,7 @@ func (t *Table) unchain(at place) {
 	e.other = none
 }
 
-// forget removes all that is known of a block in a pool. It is the caller's to have
-// the index forget it.
+// forgetEntry removes an entry. The caller must remove the block from the prefix index.
 func (t *Table) forget(at place) {
 	t.drop(at)
 	e := &t.entries[at]
@@ -139,7 +138,7 @@ func (t *Table) forget(at place) {
 	t.leave(pool)
 }
 
-// give makes w the mover of an entry.
+// setMover makes w the mover of an entry.
 func (t *Table) give(at place, w kv.Worker) {
 	e := &t.entries[at]
 	if e.mover >= 0 {
@@ -163,7 +162,7 @@ func (t *Table) give(at place, w kv.Worker) {
 	t.push(&t.movers[m].own, at, own)
 }
 
-// disown takes an entry from its mover, of whom nothing is kept without any.
+// clearMover removes an entry from its mover, and drops a mover without entries.
 func (t *Table) disown(at place) {
 	e := &t.entries[at]
 	m := &t.movers[e.mover]

@@ -17,17 +17,15 @@ const (
 	hashSize = 8
 	ageSize  = 8
 
-	flagSaid   = 1 // of a pool
-	flagDoubt  = 1 // of a run
+	flagSaid   = 1 // for a pool
+	flagDoubt  = 1 // for a run
 	flagParked = 2
 )
 
-// ErrVersion is in the chain of LoadSnapshot's error when the snapshot is of a version
-// that this build cannot read.
+// ErrVersion is in the chain of LoadSnapshot's error if this build cannot read the snapshot's version.
 var ErrVersion = errors.New("unknown version")
 
-// AppendSnapshot appends to dst all that the table knows. Times become ages at now.
-// Equal tables give equal bytes.
+// AppendSnapshot appends the whole table to dst. Times become ages at now. Equal tables give equal bytes.
 func (t *Table) AppendSnapshot(dst []byte, now kv.Mono) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, snapshotVersion)
@@ -61,13 +59,13 @@ func appendWorker(dst []byte, w kv.Worker) []byte {
 	return binary.LittleEndian.AppendUint32(dst, w.Rank)
 }
 
-// appendRuns appends all blocks, in runs of those of which the same is known: those in
-// transit, the pooled ones pool by pool, and the evicted ones, each in their order.
+// appendRuns appends all blocks in runs of equal state: blocks in transit, pooled blocks pool by pool, and
+// evicted blocks, each in list order.
 func (t *Table) appendRuns(dst []byte, now kv.Mono, pools []Pool) []byte {
 	le := binary.LittleEndian
 	counted := len(dst)
 	dst = le.AppendUint32(dst, 0)
-	runs, blocks := uint32(0), 0 // blocks is where the number of those of the last run is
+	runs, blocks := uint32(0), 0 // blocks is the offset of the last run's count
 	list := func(l *list) {
 		var run *entry
 		for at := l.first; at != none; at = t.entries[at].ring.next {
@@ -95,7 +93,7 @@ func (t *Table) appendRuns(dst []byte, now kv.Mono, pools []Pool) []byte {
 	return dst
 }
 
-// like reports whether the same is known of two blocks.
+// sharesRun reports whether two blocks can be in one run.
 func (e *entry) like(o *entry) bool {
 	return e.pool == o.pool && e.state == o.state && e.mover == o.mover && e.since == o.since && e.flags() == o.flags()
 }

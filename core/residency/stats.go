@@ -7,31 +7,32 @@ import (
 	"penstock/core/kv"
 )
 
-// Counts are totals since the table was made, in blocks.
+// Counts are totals, in blocks, since the table was created.
 type Counts struct {
-	Moved      uint64 // by events that changed something
-	Same       uint64 // of which nothing new was said
-	Ignored    uint64 // of which was said what is about another copy
-	Unknown    uint64 // that nothing was known of
-	Refused    uint64 // beyond Config's bounds
+	Moved      uint64 // by events which changed something
+	Same       uint64 // reported again without a change
+	Ignored    uint64 // reported for another copy
+	Unknown    uint64 // unknown blocks
+	Refused    uint64 // beyond the bounds of Config
 	Stuck      uint64 // in transit for too long
 	Overflowed uint64 // beyond a pool's capacity
-	Forgotten  uint64 // that were in doubt for too long, or whose events were lost
+	Forgotten  uint64 // suspect for too long, or their events were lost
 }
 
 // Stats describes a table at one moment, in blocks unless it says otherwise.
 type Stats struct {
 	Pools     int // number of pools
 	InTransit int
-	Pooled    int // in doubt and parked ones included
-	Doubtful  int // pooled, and not in the index until somebody speaks of them
-	Parked    int // pooled, and not in the index until their place in it is known
-	Evicted   int // remembered
+	Pooled    int // including suspect and parked ones
+	Doubtful  int // pooled, and not in the prefix index until they are reported again
+	Parked    int // pooled, and not in the prefix index until their place in it is known
+	Evicted   int // remembered evicted blocks
 	Bytes     int // estimated memory
 	Counts    Counts
 }
 
-// What an entry costs: its fields, and its share of a map that is on average two thirds full.
+// bytesPerEntry is the memory of an entry: its fields, and its share of a map which is on average two
+// thirds full.
 const bytesPerEntry = 64 + (8+4)*3/2
 
 // Stats returns the sizes and totals of the table.
@@ -42,15 +43,15 @@ func (t *Table) Stats() Stats {
 	}
 }
 
-// Pool is what is known of one pool.
+// PoolStatus is the state of one pool.
 type Pool struct {
 	ID     kv.PoolID
-	Said   bool        // that Access is known
-	Access []kv.Worker // ascending; the table's, not to be changed, valid until the next call
+	Said   bool        // Access is known
+	Access []kv.Worker // ascending; owned by the table, read-only, valid until the next call
 	Pooled int         // blocks
 }
 
-// AppendPools appends all pools to dst by their ids.
+// AppendPools appends all pools to dst in order of id.
 func (t *Table) AppendPools(dst []Pool) []Pool {
 	base := len(dst)
 	for i := range t.pools {
@@ -62,20 +63,20 @@ func (t *Table) AppendPools(dst []Pool) []Pool {
 	return dst
 }
 
-// Block is what is known of a block in a pool.
+// BlockStatus is the state of a block in a pool.
 type Block struct {
 	Pool  kv.PoolID
 	State kv.PoolState
-	Mover kv.Worker // which last changed what is known
-	// Since is when it got into its state; of a pooled block, when it was spoken of last.
+	Mover kv.Worker // the worker which last changed the state
+	// Since is the start of its state; for a pooled block, the last report.
 	Since kv.Mono
-	// Doubt says that the block's mover may have lost events, Parked that the index has
-	// no place for it. Both are of pooled blocks, and keep them out of the index.
+	// Doubt says that the block's mover may have lost events, Parked that the prefix index has no place for
+	// it. Both apply to pooled blocks, and keep them out of the index.
 	Doubt, Parked bool
 }
 
-// AppendBlock appends to dst what is known of a block, first of the pool that an event
-// without a pool would be about.
+// AppendBlock appends the entries of a block to dst. The first one is for the pool which an event without a
+// pool would concern.
 func (t *Table) AppendBlock(dst []Block, seq kv.SeqHash) []Block {
 	at, ok := t.where[seq]
 	if !ok {

@@ -6,8 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// Tick does what time alone brings about and appends to dst what is to be changed in the
-// index.
+// Tick applies the timeouts and appends the changes of the prefix index to dst.
 func (t *Table) Tick(now kv.Mono, dst []Effect) []Effect {
 	for t.transit.len > 0 && now.Sub(t.entries[t.transit.first].since) >= t.cfg.Transit {
 		t.counts.Stuck++
@@ -22,8 +21,7 @@ func (t *Table) Tick(now kv.Mono, dst []Effect) []Effect {
 	return dst
 }
 
-// Next returns when Tick has something to do next; ok is false if time alone changes
-// nothing.
+// Next returns when Tick is due. ok is false if no timeout is pending.
 func (t *Table) Next() (at kv.Mono, ok bool) {
 	due := func(m kv.Mono) {
 		if !ok || m < at {
@@ -42,8 +40,9 @@ func (t *Table) Next() (at kv.Mono, ok bool) {
 	return at, ok
 }
 
-// Doubt says that events of w may have been lost: what it alone vouches for leaves the
-// index. That a worker restarted or died is no reason for doubt: its pools are still there.
+// SuspectWorker records that events of w may have been lost: blocks which only w vouches for are removed
+// from the prefix index. A restart or death of a worker is no reason to call it, because the pools still
+// exist.
 func (t *Table) Doubt(now kv.Mono, w kv.Worker, dst []Effect) []Effect {
 	m, ok := t.byName[w]
 	if !ok {
@@ -68,7 +67,7 @@ func (t *Table) Doubt(now kv.Mono, w kv.Worker, dst []Effect) []Effect {
 	return dst
 }
 
-// Trust says that nothing of w was lost after all, or that what was lost has come.
+// TrustWorker records that no event of w is missing any more.
 func (t *Table) Trust(w kv.Worker, dst []Effect) []Effect {
 	m, ok := t.byName[w]
 	if !ok || !t.movers[m].doubt {
@@ -84,15 +83,15 @@ func (t *Table) Trust(w kv.Worker, dst []Effect) []Effect {
 	return dst
 }
 
-// Lost says that what was missing of w will not come: what is in doubt is forgotten, until
-// it is said again.
+// ForgetLost records that the missing events of w will not arrive: suspect blocks are forgotten until they
+// are reported again.
 func (t *Table) Lost(w kv.Worker) {
 	if m, ok := t.byName[w]; ok {
 		t.counts.Forgotten += uint64(t.forgetDoubtful(m))
 	}
 }
 
-// settle ends the doubt about a mover, not that about its blocks.
+// clearSuspect ends the suspicion of a mover, not that of its blocks.
 func (t *Table) settle(m int32) {
 	if t.movers[m].doubt {
 		t.movers[m].doubt = false
@@ -100,8 +99,7 @@ func (t *Table) settle(m int32) {
 	}
 }
 
-// forgetDoubtful forgets the blocks of a mover that are in doubt, and returns how many
-// there were.
+// forgetSuspects forgets the suspect blocks of a mover, and returns their number.
 func (t *Table) forgetDoubtful(m int32) int {
 	t.settle(m)
 	n := 0
@@ -116,8 +114,8 @@ func (t *Table) forgetDoubtful(m int32) int {
 	return n
 }
 
-// Stored looks for blocks that wait for their place among those of a Stored event,
-// which the index has applied, and appends to dst what is to be placed now.
+// RetryParked finds parked blocks among those of a Stored event which the prefix index has applied, and
+// appends their placement to dst.
 func (t *Table) Stored(ev *kv.Event, dst []Effect) []Effect {
 	if t.parked == 0 || ev.Kind != kv.Stored {
 		return dst

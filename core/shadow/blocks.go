@@ -6,78 +6,77 @@ import (
 	"penstock/core/kv"
 )
 
-// The bounds of a BlocksConfig.
+// The bounds of a PagedConfig.
 const (
 	maxCapacity = 1 << 26
 	maxRequests = 1 << 16
 )
 
-// BlocksConfig describes an engine that keeps blocks which sequences share.
+// PagedConfig describes an engine whose sequences share blocks.
 type BlocksConfig struct {
-	// BlockSize is how many tokens a block has.
+	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// Capacity is how many blocks the engine has room for, those of running requests included.
+	// Capacity is the number of blocks in the engine's cache, including those of running requests.
 	Capacity int
-	// Requests bounds the running requests of which account is kept; 0 is 4,096.
+	// MaxRequests bounds the running requests which are tracked; 0 means 4,096.
 	Requests int
 }
 
-// Blocks is the model of an engine whose sequences share blocks: vLLM and those like it. A
-// request uses the blocks of its beginning that are there, and leaves those that it
-// computes. Blocks that no running request uses leave when room is needed: those first that
-// were used longest ago, of one request the last of its sequence first.
+// PagedModel models an engine whose sequences share blocks, such as vLLM. A request uses the cached blocks
+// of its prefix, and stores the blocks which it computes. Blocks without a running request are evicted when
+// room is needed: the least recently used first, and of one request the last of its sequence first.
 //
-// So a block is never there without those before it.
+// So a block is never cached without the blocks before it.
 type Blocks struct {
 	cfg BlocksConfig
-	// at finds blocks that begin sequences, and those that have had siblings. The others are found
-	// as the only child of the block before, which costs no map; see node.named.
+	// bySeq finds blocks which start sequences, and blocks which have had siblings. The others are found as
+	// the only child of the block before them, which needs no map: see blockNode.indexed.
 	at map[kv.SeqHash]int32
-	// nodes[0] is no block: its children are the blocks that begin sequences, its next is the
-	// idle block that was used longest ago, its prev the one that was idle last.
+	// nodes[0] is not a block. Its children are the blocks which start sequences, its next is the least
+	// recently used idle block, its prev the most recently used one.
 	nodes    []node
-	free     int32  // unused nodes, by next; 0 is none
-	clock    uint64 // counts beginnings and ends
+	free     int32  // unused nodes, linked by next; 0 is none
+	clock    uint64 // counts starts and ends of requests
 	live     int    // blocks
 	requests []blocksRequest
-	idle     []int32 // accounts that nobody has
+	idle     []int32 // indices of requests which are not in use
 	gone     []kv.SeqHash
 	seqs     names[kv.SeqHash]
 	blocks   names[kv.BlockHash]
 }
 
-// node is a block.
+// blockNode is a cached block.
 type node struct {
 	seq   kv.SeqHash
 	block kv.BlockHash
-	index uint32 // in its sequence
-	users int32  // running requests
-	named bool   // it is in Blocks.at
-	// parent has child as its first child; before and after are the others of it. 0 is none.
+	index uint32 // index in its sequence
+	users int32  // number of running requests
+	named bool   // it is in PagedModel.bySeq
+	// The tree: the previous block, the first child, and the siblings. 0 is none.
 	parent, child, before, after int32
-	prev, next                   int32  // among idle blocks, if it has no users
-	left                         uint64 // when its last user left, as Blocks.clock has it
+	prev, next                   int32  // neighbours among the idle blocks, if it has no users
+	left                         uint64 // the clock when its last user ended
 }
 
-// blocksRequest is the account of a request.
+// pagedRequest tracks a request.
 type blocksRequest struct {
 	serial uint32
 	began  uint64
 	open   bool
-	full   bool // there was no room: what it goes on with is not cached
+	full   bool // no room was left: its further blocks are not cached
 	tip    int32
 	depth  int // blocks up to tip
-	// found is how many tokens the engine was believed to have.
+	// predicted is the predicted number of cached tokens.
 	found  int
 	hasher kv.Hasher
 	media  []kv.Media
-	// waiting are the names of the blocks after tip that will be there when the prompt is computed.
+	// waiting holds the hashes of the blocks after tip which are stored when the prompt is computed.
 	waiting []kv.BlockHash
-	// tail are the tokens after the last whole block.
+	// tail holds the tokens after the last full block.
 	tail []kv.Token
 }
 
-// NewBlocks returns the model of an engine with an empty cache.
+// NewPagedModel returns the model of an engine with an empty cache.
 func NewBlocks(cfg BlocksConfig) (*Blocks, error) {
 	if cfg.Requests == 0 {
 		cfg.Requests = 4096
@@ -96,8 +95,8 @@ func NewBlocks(cfg BlocksConfig) (*Blocks, error) {
 	return b, nil
 }
 
-// Begin says that the engine gets a request. It appends nothing to out as yet: blocks
-// leave, and new ones are there, when the prompt is computed.
+// StartRequest records that the engine gets a request. It appends nothing to out yet: blocks are evicted
+// and stored when the prompt is computed.
 func (b *Blocks) Begin(r *Request, out []kv.Event) (Begun, []kv.Event) {
 	begun := Begun{Slot: -1}
 	if len(r.Tokens) == 0 {
@@ -120,13 +119,13 @@ func (b *Blocks) Begin(r *Request, out []kv.Event) (Begun, []kv.Event) {
 	q.waiting = hasher.Blocks(q.waiting[:0], r.Tokens, r.Media)
 	q.tail = append(q.tail[:0], r.Tokens[len(q.waiting)*b.cfg.BlockSize:]...)
 	b.follow(q, len(q.waiting))
-	// The last token is always computed, and with it the block that it is in.
+	// The engine always computes the last token, and with it that token's block.
 	q.found = min(q.depth, (len(r.Tokens)-1)/b.cfg.BlockSize) * b.cfg.BlockSize
 	begun.Ticket, begun.Cached = ticket(index, q.serial), q.found
 	return begun, out
 }
 
-// account returns the place of an account that nobody has.
+// allocateRequest returns the index of an unused request.
 func (b *Blocks) account() (index int, ok bool) {
 	if n := len(b.idle); n > 0 {
 		index = int(b.idle[n-1])
@@ -145,8 +144,8 @@ func (b *Blocks) find(t Ticket) (index int, ok bool) {
 	return index, ok && b.requests[index].open && b.requests[index].serial == serial
 }
 
-// follow has the request use the first blocks that it waits for, as far as they are there
-// and at most so many, and returns how many it uses now.
+// useCached makes the request use the first blocks which it waits for, as long as they are cached, up to
+// most. It returns their number.
 func (b *Blocks) follow(q *blocksRequest, most int) int {
 	n := 0
 	for n < most {
@@ -163,9 +162,8 @@ func (b *Blocks) follow(q *blocksRequest, most int) int {
 	return n
 }
 
-// next returns the block that comes after those which the request uses, 0 if it is not there. Mostly
-// it is the only child: to look there is a step to the memory beside, and to find it by its name one
-// to anywhere.
+// findNext returns the block after the request's blocks, 0 if it is not cached. Mostly it is the
+// only child: reading that is a step to adjacent memory, and a map lookup is one to anywhere.
 func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
 	switch child := b.nodes[q.tip].child; {
 	case child == 0:
@@ -178,7 +176,7 @@ func (b *Blocks) next(q *blocksRequest, block kv.BlockHash) int32 {
 	return b.at[kv.Extend(b.nodes[q.tip].seq, uint32(q.depth), block)]
 }
 
-// store has the first n blocks that the request waits for be there.
+// storeBlocks stores the first n blocks which the request waits for.
 func (b *Blocks) store(q *blocksRequest, n int, out []kv.Event) []kv.Event {
 	if q.full {
 		return out
@@ -213,10 +211,9 @@ func (b *Blocks) store(q *blocksRequest, n int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// Report says that of the request's tokens the engine had so many cached, [Unknown] if it
-// does not say. If those are more than were believed, they are there. If they are fewer,
-// what follows them is there by this request and later ones alone: what earlier sequences had
-// beyond is not believed any more.
+// ReportCached records how many of the request's tokens the engine had cached, [Unknown] if it does not
+// report that. If there are more than predicted, they are stored. If there are fewer, only this request and
+// later ones confirm what follows them: the model drops what earlier sequences had beyond that point.
 func (b *Blocks) Report(t Ticket, cached int, out []kv.Event) []kv.Event {
 	index, ok := b.find(t)
 	if !ok || cached < 0 {
@@ -234,7 +231,7 @@ func (b *Blocks) Report(t Ticket, cached int, out []kv.Event) []kv.Event {
 	return b.removed(out)
 }
 
-// ancestor returns the block of the request's sequence at index.
+// blockAt returns the block of the request's sequence at index.
 func (b *Blocks) ancestor(q *blocksRequest, index int) int32 {
 	at := q.tip
 	for range q.depth - 1 - index {
@@ -243,8 +240,8 @@ func (b *Blocks) ancestor(q *blocksRequest, index int) int32 {
 	return at
 }
 
-// Grow says that the request generated tokens; so its prompt is computed. What is there by
-// one call, of the prompt too, is one event.
+// AppendTokens records that the request generated tokens, so its prompt is computed. Everything which one
+// call stores, including the prompt, is one event.
 func (b *Blocks) Grow(t Ticket, tokens []kv.Token, out []kv.Event) []kv.Event {
 	index, ok := b.find(t)
 	if !ok {
@@ -258,14 +255,14 @@ func (b *Blocks) Grow(t Ticket, tokens []kv.Token, out []kv.Event) []kv.Event {
 		if len(q.tail) <= size {
 			break
 		}
-		// A token comes after the block, so that all of it was computed.
+		// A token follows the block, so the whole block was computed.
 		q.waiting = append(q.waiting, q.hasher.Block(q.tail[:size], (q.depth+len(q.waiting))*size, q.media))
 		q.tail = append(q.tail[:0], q.tail[size])
 	}
 	return b.computed(q, out)
 }
 
-// computed has all blocks that the request waits for be there.
+// storePending stores all blocks which the request waits for.
 func (b *Blocks) computed(q *blocksRequest, out []kv.Event) []kv.Event {
 	if len(q.waiting) == 0 {
 		return out
@@ -273,7 +270,7 @@ func (b *Blocks) computed(q *blocksRequest, out []kv.Event) []kv.Event {
 	return b.store(q, len(q.waiting), out)
 }
 
-// End says that the request is served.
+// FinishRequest records that the request was served.
 func (b *Blocks) End(t Ticket, out []kv.Event) []kv.Event {
 	index, ok := b.find(t)
 	if !ok {
@@ -283,8 +280,8 @@ func (b *Blocks) End(t Ticket, out []kv.Event) []kv.Event {
 	return b.end(index, out)
 }
 
-// Abort says that the request ended before it was served. A prompt that was not computed
-// leaves nothing.
+// AbortRequest records that the request ended early. A prompt which was not computed leaves nothing in the
+// cache.
 func (b *Blocks) Abort(t Ticket, out []kv.Event) []kv.Event {
 	index, ok := b.find(t)
 	if !ok {
@@ -304,7 +301,7 @@ func (b *Blocks) end(index int, out []kv.Event) []kv.Event {
 	return b.shrink(out)
 }
 
-// shrink has idle blocks leave until the others fit.
+// evictOverCapacity evicts idle blocks until the others fit.
 func (b *Blocks) shrink(out []kv.Event) []kv.Event {
 	b.gone = b.gone[:0]
 	for b.live > b.cfg.Capacity && b.nodes[0].next != 0 {
@@ -313,7 +310,7 @@ func (b *Blocks) shrink(out []kv.Event) []kv.Event {
 	return b.removed(out)
 }
 
-// removed reports the blocks that are gone.
+// appendRemoved appends an event for the blocks which were removed.
 func (b *Blocks) removed(out []kv.Event) []kv.Event {
 	if len(b.gone) > 0 {
 		out = append(out, kv.Event{Kind: kv.Removed, Seqs: b.seqs.copyOf(b.gone)})
@@ -321,8 +318,8 @@ func (b *Blocks) removed(out []kv.Event) []kv.Event {
 	return out
 }
 
-// Clear says that the engine has nothing cached: it was restarted, or told to forget. All
-// tickets end.
+// Clear records that the engine's cache is empty, because the engine was restarted or reset. All tickets
+// end.
 func (b *Blocks) Clear(out []kv.Event) []kv.Event {
 	b.at = map[kv.SeqHash]int32{}
 	b.nodes = append(b.nodes[:0], node{})
@@ -335,8 +332,8 @@ func (b *Blocks) Clear(out []kv.Event) []kv.Event {
 	return append(out, kv.Event{Kind: kv.Cleared})
 }
 
-// Describe appends a Cleared event and Stored events of all that is believed to be
-// cached, parents before their children.
+// Describe appends a Cleared event and Stored events for the whole predicted cache, parents before their
+// children.
 func (b *Blocks) Describe(out []kv.Event) []kv.Event {
 	out = append(out, kv.Event{Kind: kv.Cleared})
 	for n := b.nodes[0].child; n != 0; {
@@ -362,5 +359,5 @@ func (b *Blocks) Describe(out []kv.Event) []kv.Event {
 	return out
 }
 
-// Len returns how many blocks are believed to be cached.
+// Len returns the number of blocks predicted to be cached.
 func (b *Blocks) Len() int { return b.live }

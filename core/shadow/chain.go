@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// chain is a sequence of tokens and the names of its full blocks, which grows at its end.
+// tokenChain is a growing sequence of tokens, with the hashes of its full blocks.
 type chain struct {
 	hasher kv.Hasher
 	salt   kv.Salt
@@ -17,14 +17,15 @@ type chain struct {
 	seqs   []kv.SeqHash
 }
 
-// restart makes c the empty sequence under a salt, in the memory that it has.
+// reset makes c the empty sequence under a salt, and keeps its memory.
 func (c *chain) restart(h kv.Hasher, salt kv.Salt) {
 	c.hasher, c.salt = h, salt
 	c.tokens, c.media = c.tokens[:0], c.media[:0]
 	c.blocks, c.seqs = c.blocks[:0], c.seqs[:0]
 }
 
-// cut leaves the first n tokens. Media that began before stay: what is left of them is theirs.
+// truncate keeps the first n tokens. It keeps media which start before n: their remaining tokens still
+// belong to them.
 func (c *chain) cut(n int) {
 	c.tokens = c.tokens[:min(n, len(c.tokens))]
 	full := len(c.tokens) / c.hasher.BlockSize()
@@ -32,7 +33,7 @@ func (c *chain) cut(n int) {
 	c.media = slices.DeleteFunc(c.media, func(m kv.Media) bool { return m.Start >= len(c.tokens) })
 }
 
-// grow appends tokens and names the blocks that they fill.
+// appendTokens appends tokens and hashes the blocks which they fill.
 func (c *chain) grow(tokens []kv.Token) {
 	c.tokens = append(c.tokens, tokens...)
 	size := c.hasher.BlockSize()
@@ -48,13 +49,13 @@ func (c *chain) grow(tokens []kv.Token) {
 	}
 }
 
-// begins returns how many leading tokens of r are those of c.
+// commonPrefix returns the number of leading tokens which r and c have in common.
 func (c *chain) begins(r *Request) int {
 	if c.salt != r.Salt {
 		return 0
 	}
 	n := sameTokens(c.tokens, r.Tokens)
-	// Equal placeholders mean something else where another object fills them.
+	// Equal placeholder tokens differ if different objects fill them.
 	for i := range max(len(c.media), len(r.Media)) {
 		if i < len(c.media) && i < len(r.Media) && c.media[i] == r.Media[i] {
 			continue
@@ -69,7 +70,7 @@ func (c *chain) begins(r *Request) int {
 	return n
 }
 
-// foreign reports whether c has tokens that a request under salt must not meet.
+// hasOtherSalt reports whether c has tokens which a request under salt must not reuse.
 func (c *chain) foreign(salt kv.Salt) bool { return len(c.tokens) > 0 && c.salt != salt }
 
 func (c *chain) check() error {
@@ -79,7 +80,7 @@ func (c *chain) check() error {
 	return nil
 }
 
-// sameTokens returns the length of the longest common prefix.
+// commonTokens returns the length of the longest common prefix.
 func sameTokens(a, b []kv.Token) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -90,8 +91,8 @@ func sameTokens(a, b []kv.Token) int {
 	return n
 }
 
-// sameSeqs returns the length of the longest common prefix. Names of prefixes are equal
-// up to some place and never after it.
+// commonSeqs returns the length of the longest common prefix. Prefix hashes are equal up to some index and
+// never after it.
 func sameSeqs(a, b []kv.SeqHash) int {
 	n := min(len(a), len(b))
 	for n > 0 && a[n-1] != b[n-1] {

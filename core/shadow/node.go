@@ -6,8 +6,8 @@ import (
 	"penstock/core/kv"
 )
 
-// make returns a block that is none yet, at the cost of the idle one that was used longest
-// ago if there is no room; 0 if all are used.
+// allocateNode returns an unused node. If there is no room it evicts the least recently used idle block. It
+// returns 0 if all blocks are in use.
 func (b *Blocks) make() int32 {
 	if b.live >= b.cfg.Capacity {
 		if b.nodes[0].next == 0 {
@@ -26,8 +26,8 @@ func (b *Blocks) make() int32 {
 	return int32(len(b.nodes) - 1)
 }
 
-// grow doubles the room for nodes, up to that of the engine: to grow by less each time, as append
-// does, copies what is tens of megabytes in the end four times as often.
+// growNodes doubles the capacity of nodes, up to the engine's capacity: the smaller steps of append would
+// copy, in the end, tens of megabytes four times as often.
 func (b *Blocks) grow() {
 	room := min(max(64, 2*len(b.nodes)), max(b.cfg.Capacity, len(b.nodes))+1)
 	nodes := make([]node, len(b.nodes), room)
@@ -35,7 +35,7 @@ func (b *Blocks) grow() {
 	b.nodes = nodes
 }
 
-// attach makes a block the first child of parent, with one user.
+// attachNode makes a block the first child of parent, with one user.
 func (b *Blocks) attach(at, parent int32, block kv.BlockHash, index uint32) {
 	n := &b.nodes[at]
 	*n = node{
@@ -54,7 +54,7 @@ func (b *Blocks) attach(at, parent int32, block kv.BlockHash, index uint32) {
 	b.live++
 }
 
-// name enters a block in Blocks.at.
+// indexNode adds a block to PagedModel.bySeq.
 func (b *Blocks) name(at int32) {
 	if n := &b.nodes[at]; !n.named {
 		n.named = true
@@ -62,7 +62,7 @@ func (b *Blocks) name(at int32) {
 	}
 }
 
-// use counts a user of a block, which then does not leave.
+// retainNode adds a user to a block. A block with users is not evicted.
 func (b *Blocks) use(at int32) {
 	n := &b.nodes[at]
 	if n.users == 0 {
@@ -71,7 +71,7 @@ func (b *Blocks) use(at int32) {
 	n.users++
 }
 
-// unuse counts one user less; without users a block is the idle one that was used last.
+// releaseNode removes a user from a block. A block without users becomes the most recently used idle block.
 func (b *Blocks) unuse(at int32) {
 	n := &b.nodes[at]
 	if n.users--; n.users > 0 {
@@ -83,11 +83,11 @@ func (b *Blocks) unuse(at int32) {
 	b.nodes[last].next, b.nodes[0].prev = at, at
 }
 
-// evict has the idle block leave that was used longest ago. It has no children: whoever
-// used one of them used it too, and left it later.
+// evictLeastRecentlyUsed evicts the least recently used idle block. It has no children: every user of a
+// child used this block too, and released it later.
 func (b *Blocks) evict() { b.remove(b.nodes[0].next) }
 
-// remove has an idle block without children leave.
+// removeNode removes an idle block without children.
 func (b *Blocks) remove(at int32) {
 	n := &b.nodes[at]
 	b.nodes[n.prev].next, b.nodes[n.next].prev = n.next, n.prev
@@ -108,7 +108,7 @@ func (b *Blocks) remove(at int32) {
 	b.free = at
 }
 
-// drop has all blocks beneath a block leave that nobody uses, nor did since a moment,
+// dropDescendants removes all blocks under a block which have no user and had none since a given clock,
 // children before parents.
 func (b *Blocks) drop(under int32, since uint64) {
 	n := b.nodes[under].child
@@ -132,7 +132,7 @@ func (b *Blocks) drop(under int32, since uint64) {
 	}
 }
 
-// Check returns what is wrong with the account, nil if nothing is. It looks at everything.
+// Check verifies the model's invariants. It walks everything.
 func (b *Blocks) Check() error {
 	users := make([]int32, len(b.nodes))
 	for i := range b.requests {
@@ -162,7 +162,7 @@ func (b *Blocks) Check() error {
 	return b.checkNodes(users, idle)
 }
 
-// checkNodes checks each block that can be reached against what uses it.
+// checkNodes checks each reachable block against its users.
 func (b *Blocks) checkNodes(users []int32, idle []bool) error {
 	seen, named := 0, 0
 	open := []int32{0} // blocks whose children are to be looked at
@@ -186,7 +186,7 @@ func (b *Blocks) checkNodes(users []int32, idle []bool) error {
 	return nil
 }
 
-// checkNode checks a block among the children of under.
+// checkNode checks one child of under.
 func (b *Blocks) checkNode(at, under, users int32, idle bool) error {
 	n, p := &b.nodes[at], &b.nodes[under]
 	first := under == 0

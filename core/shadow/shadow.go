@@ -1,70 +1,66 @@
-// Package shadow models the prefix cache of an engine that says nothing of it. It is told
-// of the requests that the engine gets, and of the cached tokens that the engine reports
-// for them, and answers with the events that the engine itself would have sent: what a
-// request that comes now would find.
+// Package cachemodel predicts the prefix cache of an engine which publishes no KV events. Its models are
+// told of the requests which the engine gets, and of the cached tokens which the engine reports for them.
+// They return the events which the engine itself would have sent, so that they predict what a new request
+// would find.
 //
-// Engines keep prefixes in two ways. [Slots] is that of llama.cpp: a few sequences, each
-// held whole by the slot that computed it last. [Blocks] is that of engines with a paged
-// cache, such as vLLM: any number of sequences that share blocks, of which the least
-// recently used leave first.
+// Engines keep prefixes in two ways. [SlotModel] models llama.cpp: a few slots, each holds the
+// sequence which it computed last. [PagedModel] models engines with a paged cache, such as vLLM: any number
+// of sequences share blocks, and the least recently used blocks are evicted first.
 //
-// Both are a guess. They know nothing of requests that others send to the engine, and
-// little of how it evicts. So an engine's own word always counts more: see Report.
+// Both are predictions. They know nothing of requests which others send to the engine, and little of how it
+// evicts. The engine's own reports therefore take precedence: see ReportCached.
 //
 // Both are plain values for one goroutine at a time. The same calls give the same events.
 package shadow
 
 import "penstock/core/kv"
 
-// Unknown is a number of cached tokens that the engine does not say.
+// Unknown is the number of cached tokens if the engine does not report one.
 const Unknown = -1
 
-// Ticket names a request between its Begin and its end. 0 is a request of which no account
-// is kept, because there are too many; what is said of it changes nothing, nor does
-// anything that is said of a ticket that ended.
+// Ticket identifies a request from StartRequest to its end. 0 is a request which is not tracked, because
+// there are too many. Reports about it, or about a ticket which ended, change nothing.
 type Ticket uint64
 
-// Request is what is sent to an engine. Its slices are read during Begin only.
+// EngineRequest is what is sent to an engine. StartRequest reads its slices and does not keep them.
 type Request struct {
 	Salt kv.Salt
-	// Tokens are all that the engine has to have before it generates: the prompt, and
-	// what an earlier attempt generated.
+	// Tokens are all tokens which the engine must compute before it generates: the prompt, and what an
+	// earlier attempt generated.
 	Tokens []kv.Token
 	Media  []kv.Media
 }
 
-// Begun is the answer to Begin.
+// Prediction is the answer to StartRequest.
 type Begun struct {
 	Ticket Ticket
-	// Cached is how many tokens of the request the engine is believed to have: what it should report.
+	// Cached is the predicted number of cached tokens of the request: what the engine should report.
 	Cached int
-	// Slot is where the request is believed to run, -1 if that is unknown. An engine that can
-	// be told a slot should be told this one.
+	// Slot is the predicted slot of the request, -1 if unknown. Send it to an engine which accepts a slot.
 	Slot int
-	// Mixed says that the engine may choose a sequence of another salt for the request, or that
-	// Slot has one. An engine that compares nothing but tokens must be told to reuse nothing.
+	// MixesSalts says that the engine may choose a sequence of another salt for the request, or that Slot
+	// has one. An engine which compares only tokens must then be told to reuse nothing.
 	Mixed bool
 }
 
-// ticket packs where the account of a request lies with a number that no request before
-// it had there. serial is never 0.
+// newTicket packs the index of a request with a serial number which no earlier request had at that index.
+// serial is never 0.
 func ticket(index int, serial uint32) Ticket { return Ticket(serial)<<32 | Ticket(uint32(index)) }
 
-// open returns where the account of t lies in a list of so many, and its serial number.
+// unpack returns the index in a list of `accounts` requests, and the serial number.
 func (t Ticket) open(accounts int) (index int, serial uint32, ok bool) {
 	index, serial = int(uint32(t)), uint32(t>>32)
 	return index, serial, serial != 0 && index < accounts
 }
 
-// names hands out slices for events. Events belong to those who get them, who may keep
-// them: no slice is handed out twice. The memory is taken in pieces, so that a request
-// costs less than an allocation.
+// sliceArena allocates slices for events. The receivers own the events and may keep them: no slice is
+// handed out twice. Memory is allocated in chunks, so that a request costs less than one allocation.
 type names[T any] struct{ free []T }
 
-// namesPiece is how many names are allocated at once: 32 KiB.
+// arenaChunk is the number of elements allocated at once: 32 KiB.
 const namesPiece = 4096
 
-// take returns n elements that nobody else has.
+// allocate returns a new slice of n elements.
 func (a *names[T]) take(n int) []T {
 	if n > namesPiece/4 {
 		return make([]T, n)
@@ -77,7 +73,7 @@ func (a *names[T]) take(n int) []T {
 	return s
 }
 
-// copyOf returns a copy of s that nobody else has.
+// copyOf returns a copy of s.
 func (a *names[T]) copyOf(s []T) []T {
 	c := a.take(len(s))
 	copy(c, s)

@@ -40,7 +40,7 @@ func newSlots(t testing.TB, cfg SlotsConfig) *Slots {
 	return s
 }
 
-// A conversation finds all of its last turn but the token that was drawn last.
+// TestConversation: a turn finds the whole previous turn cached, except the last sampled token.
 func TestConversation(t *testing.T) {
 	for name, c := range map[string]struct {
 		m     model
@@ -59,7 +59,7 @@ func TestConversation(t *testing.T) {
 			t.Errorf("%s: the prompt again: %d tokens, want %d", name, b.Cached, c.first)
 		}
 		c.m.Abort(b.Ticket, nil)
-		if name == "slots" { // the abort left the prompt alone
+		if name == "slots" { // the abort left only the prompt
 			serve(c.m, prompt, count(1000, 9))
 		}
 		next := &Request{Tokens: slices.Concat(prompt.Tokens, count(1000, 9), count(2000, 20))}
@@ -112,8 +112,8 @@ func TestSlotsMixed(t *testing.T) {
 	}
 }
 
-// A request that ended before it was known to be computed may have left its sequence in its slot: nobody else is served
-// from that, until another one was computed there.
+// TestSlotsAborted: an aborted request may have left its sequence in its slot, so no request of another
+// salt uses the slot until another sequence was computed there.
 func TestSlotsAborted(t *testing.T) {
 	s := newSlots(t, SlotsConfig{BlockSize: 4, Slots: 1, Context: 100})
 	abort := func(salt string) {
@@ -134,7 +134,7 @@ func TestSlotsAborted(t *testing.T) {
 	}
 }
 
-// A smaller report is about what others left, not about what the request leaves.
+// TestBlocksReport: a smaller report concerns what other requests left, not what this request stores.
 func TestBlocksReport(t *testing.T) {
 	m := newBlocks(t, BlocksConfig{BlockSize: 4, Capacity: 100})
 	stem := count(0, 16)
@@ -213,7 +213,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What events carry belongs to those who get them.
+// TestEventsAreKept: the receiver owns the slices of events.
 func TestEventsAreKept(t *testing.T) {
 	m := newBlocks(t, BlocksConfig{BlockSize: 4, Capacity: 8})
 	set := map[kv.SeqHash]bool{}
@@ -229,7 +229,7 @@ func TestEventsAreKept(t *testing.T) {
 	}
 }
 
-// A request costs less than an allocation, once the memory is warm.
+// TestAllocations: with warm memory a request costs less than one allocation.
 func TestAllocations(t *testing.T) {
 	for name, m := range map[string]model{
 		"blocks": newBlocks(t, BlocksConfig{BlockSize: 16, Capacity: 500}),

@@ -7,38 +7,37 @@ import (
 	"penstock/core/kv"
 )
 
-// The bounds of a SlotsConfig.
+// The bounds of a SlotConfig.
 const (
 	maxSlots   = 1024
 	maxContext = 1 << 24
-	maxQueued  = 64 // requests beyond the slots of which account is kept
+	maxQueued  = 64 // tracked requests beyond the number of slots
 )
 
-// SlotsConfig describes an engine that keeps one sequence in each of its slots.
+// SlotConfig describes an engine which keeps one sequence in each slot.
 type SlotsConfig struct {
-	// BlockSize is how many tokens a block of the events has, as the model card says. The
-	// engine itself compares single tokens.
+	// BlockSize is the number of tokens in a block of the events, as in the model card. The engine itself
+	// compares single tokens.
 	BlockSize int
-	// Slots is how many requests the engine serves at once.
+	// Slots is the number of requests which the engine serves at once.
 	Slots int
-	// Context is how many tokens a slot has room for.
+	// Context is the number of tokens for which a slot has room.
 	Context int
-	// Similarity is the share of a request's tokens, above which a slot that begins with
-	// them is taken for it. 0 is llama.cpp's default of a tenth.
+	// Similarity is the share of a request's tokens above which a slot which starts with them is chosen. 0
+	// means llama.cpp's default of 0.1.
 	Similarity float64
 }
 
-// Slots is the model of an engine of which every slot holds the sequence that it computed
-// last: llama.cpp. A request is given the idle slot that has most of its beginning, if
-// that is more than a tenth of it, else the one that was idle longest; what the slot
-// had beyond the common beginning is lost. A slot that computes serves nobody else, so
-// what it holds is reported when it is idle.
+// SlotModel models llama.cpp, where every slot holds the sequence which it computed last. A request gets
+// the idle slot with the longest common prefix, if that is more than a tenth of the request, otherwise the
+// slot which was idle longest. What the slot held beyond the common prefix is lost. A busy slot serves no
+// other request, so its contents are announced when it is idle.
 type Slots struct {
 	cfg      SlotsConfig
 	slots    []slot
 	requests []slotRequest
-	unplaced int    // open requests of which the slot is unknown
-	strays   owners // of requests without an account, which may have run in any slot
+	unplaced int    // open requests whose slot is unknown
+	strays   owners // salts of untracked requests, which may have run in any slot
 	released uint64 // how often a slot became idle
 	seqs     names[kv.SeqHash]
 	blocks   names[kv.BlockHash]
@@ -46,16 +45,16 @@ type Slots struct {
 
 type slot struct {
 	chain
-	owners  owners // of what the engine may have in it
-	request int    // of requests; -1 if it is idle
-	used    uint64 // when it became idle last, as Slots.released has it; 0 is never
+	owners  owners // salts which the engine may have in it
+	request int    // index in requests; -1 if it is idle
+	used    uint64 // released when it last became idle; 0 is never
 }
 
-// owners are the salts under which there may be a sequence: that of a request which was computed,
-// and those of requests which ended before it was known whether they were.
+// saltSet holds the salts of the sequences which a slot may hold: that of a computed request, and those of
+// requests which ended before it was known whether they were computed.
 type owners struct {
 	salt kv.Salt
-	n    int // 0, 1, or 2 for several, of which salt is one
+	n    int // 0, 1, or 2 for several (salt is one of them)
 }
 
 func (o *owners) add(salt kv.Salt) {
@@ -67,20 +66,20 @@ func (o *owners) add(salt kv.Salt) {
 	}
 }
 
-// foreign reports whether there may be a sequence which a request under salt must not meet.
+// hasOtherSalt reports whether there may be a sequence which a request under salt must not reuse.
 func (o *owners) foreign(salt kv.Salt) bool { return o.n > 1 || o.n == 1 && o.salt != salt }
 
-// slotRequest is the account of a request. Its sequence becomes that of the slot at its end:
-// until then the engine may say that it runs elsewhere, and nobody else is served from it.
+// slotRequest tracks a request. Its sequence becomes the slot's when it ends: until then the engine may
+// report another slot, and no other request can reuse it.
 type slotRequest struct {
 	chain
 	serial   uint32
 	open     bool
 	slot     int  // -1 if unknown
-	computed bool // the prompt is
+	computed bool // the prompt is computed
 }
 
-// NewSlots returns the model of an engine with empty slots.
+// NewSlotModel returns the model of an engine with empty slots.
 func NewSlots(cfg SlotsConfig) (*Slots, error) {
 	if cfg.Similarity == 0 {
 		cfg.Similarity = 0.1
@@ -109,8 +108,8 @@ func (s *Slots) hasher(salt kv.Salt) kv.Hasher {
 	return h
 }
 
-// Begin says that the engine gets a request, and appends to out what changes. Requests
-// that are far more than the slots, and those that no slot has room for, have no account.
+// StartRequest records that the engine gets a request, and appends the changes to out. It does not track
+// requests which exceed the slots by more than maxQueued, or which are larger than a slot.
 func (s *Slots) Begin(r *Request, out []kv.Event) (Begun, []kv.Event) {
 	if len(r.Tokens) == 0 || len(r.Tokens) > s.cfg.Context {
 		return Begun{Slot: -1}, out
@@ -134,15 +133,15 @@ func (s *Slots) Begin(r *Request, out []kv.Event) (Begun, []kv.Event) {
 	s.unplaced++
 	begun.Ticket = ticket(index, q.serial)
 	if at >= 0 {
-		// The last token is always computed: the next is drawn from what comes of it.
+		// The last token is always computed: the next token is sampled from its logits.
 		begun.Cached = min(reuse, len(r.Tokens)-1)
 		out = s.occupy(index, at, out)
 	}
 	return begun, out
 }
 
-// pick returns the slot that the engine would take now, -1 if none is idle, and how many
-// of the request's tokens it has.
+// pickSlot returns the slot which the engine would choose now, -1 if none is idle, and the number of the
+// request's tokens which it holds.
 func (s *Slots) pick(r *Request) (at, reuse int) {
 	at = -1
 	oldest, threshold := -1, s.cfg.Similarity*float64(len(r.Tokens))
@@ -154,7 +153,7 @@ func (s *Slots) pick(r *Request) (at, reuse int) {
 		if n := c.begins(r); n > reuse && float64(n) > threshold {
 			at, reuse = i, n
 		}
-		// Of those that were never used the engine takes the last.
+		// Among slots which were never used the engine takes the last.
 		if oldest < 0 || c.used <= s.slots[oldest].used {
 			oldest = i
 		}
@@ -165,7 +164,7 @@ func (s *Slots) pick(r *Request) (at, reuse int) {
 	return at, reuse
 }
 
-// mixed reports whether a request under salt may meet a sequence of another one.
+// mayMixSalts reports whether a request under salt may reuse a sequence of another salt.
 func (s *Slots) mixed(at int, salt kv.Salt) bool {
 	if s.strays.foreign(salt) {
 		return true
@@ -186,7 +185,7 @@ func (s *Slots) mixed(at int, salt kv.Salt) bool {
 	return false
 }
 
-// account returns the place of an account that nobody has, or -1.
+// allocateRequest returns the index of an unused request, or -1.
 func (s *Slots) account() int {
 	for i := range s.requests {
 		if !s.requests[i].open {
@@ -196,13 +195,13 @@ func (s *Slots) account() int {
 	return -1
 }
 
-// find returns the place of the account of t.
+// findRequest returns the index of t's request.
 func (s *Slots) find(t Ticket) (index int, ok bool) {
 	index, serial, ok := t.open(len(s.requests))
 	return index, ok && s.requests[index].open && s.requests[index].serial == serial
 }
 
-// occupy has a request take an idle slot: what is in it serves nobody else now.
+// occupySlot gives an idle slot to a request: its contents serve no other request now.
 func (s *Slots) occupy(index, at int, out []kv.Event) []kv.Event {
 	out = s.hide(at, out)
 	s.slots[at].request, s.requests[index].slot = index, at
@@ -210,7 +209,7 @@ func (s *Slots) occupy(index, at int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// leave has a request leave its slot, which is then as it is.
+// releaseSlot takes a request off its slot, which keeps its contents.
 func (s *Slots) leave(index int, out []kv.Event) []kv.Event {
 	at := s.requests[index].slot
 	s.slots[at].request, s.requests[index].slot = -1, -1
@@ -218,8 +217,8 @@ func (s *Slots) leave(index int, out []kv.Event) []kv.Event {
 	return s.show(at, out)
 }
 
-// Placed says that the engine runs the request in slot at: its own word. A request that was
-// believed there is somewhere else.
+// ReportSlot records the slot in which the engine says it runs the request. A request which was predicted
+// to be there loses its slot.
 func (s *Slots) Placed(t Ticket, at int, out []kv.Event) []kv.Event {
 	index, ok := s.find(t)
 	if !ok || s.requests[index].slot == at || at < 0 || at >= len(s.slots) {
@@ -234,7 +233,7 @@ func (s *Slots) Placed(t Ticket, at int, out []kv.Event) []kv.Event {
 	return s.occupy(index, at, out)
 }
 
-// settle finds a slot for a request that the engine computes without saying where.
+// placeRequest predicts a slot for a request which the engine computes without reporting one.
 func (s *Slots) settle(index int, out []kv.Event) []kv.Event {
 	q := &s.requests[index]
 	if q.slot >= 0 {
@@ -246,11 +245,11 @@ func (s *Slots) settle(index int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// Report says that of the request's tokens the engine had so many cached. It changes nothing
-// here: when the request is computed, its slot has it and nothing else, whatever was there.
+// ReportCached does nothing here: when the request is computed, its slot holds exactly that request,
+// whatever it held before.
 func (s *Slots) Report(_ Ticket, _ int, out []kv.Event) []kv.Event { return out }
 
-// Grow says that the request generated tokens; so its prompt is computed.
+// AppendTokens records that the request generated tokens, so its prompt is computed.
 func (s *Slots) Grow(t Ticket, tokens []kv.Token, out []kv.Event) []kv.Event {
 	index, ok := s.find(t)
 	if !ok {
@@ -259,13 +258,13 @@ func (s *Slots) Grow(t Ticket, tokens []kv.Token, out []kv.Event) []kv.Event {
 	out = s.settle(index, out)
 	q := &s.requests[index]
 	q.computed = true
-	// At the end of the context the engine stops, or drops tokens from the middle: in both
-	// cases no more is known.
+	// At the end of the context the engine stops, or drops tokens from the middle: no more is known in
+	// either case.
 	q.grow(tokens[:min(len(tokens), s.cfg.Context-len(q.tokens))])
 	return out
 }
 
-// End says that the request is served.
+// FinishRequest records that the request was served.
 func (s *Slots) End(t Ticket, out []kv.Event) []kv.Event {
 	index, ok := s.find(t)
 	if !ok {
@@ -275,8 +274,8 @@ func (s *Slots) End(t Ticket, out []kv.Event) []kv.Event {
 	return s.end(index, s.settle(index, out))
 }
 
-// Abort says that the request ended before it was served. Of a prompt that was not computed
-// its slot has what it had before: more is not believed.
+// AbortRequest records that the request ended early. If its prompt was not computed, the slot keeps only
+// what it shared with the request before.
 func (s *Slots) Abort(t Ticket, out []kv.Event) []kv.Event {
 	index, ok := s.find(t)
 	if !ok {
@@ -290,8 +289,8 @@ func (s *Slots) end(index int, out []kv.Event) []kv.Event {
 	if q.slot >= 0 {
 		c := &s.slots[q.slot]
 		if q.computed {
-			c.chain, q.chain = q.chain, c.chain // each goes on with the other's memory
-			c.cut(len(c.tokens) - 1)            // the last token was drawn and not computed
+			c.chain, q.chain = q.chain, c.chain // each reuses the other's memory
+			c.cut(len(c.tokens) - 1)            // the last token was sampled and not computed
 			c.owners = owners{c.salt, 1}
 		} else {
 			c.owners.add(q.salt) // the engine may have computed it all the same
@@ -310,8 +309,8 @@ func (s *Slots) end(index int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// Clear says that the engine has nothing cached: it was restarted, or told to forget. All
-// tickets end.
+// Clear records that the engine's cache is empty, because the engine was restarted or reset. All tickets
+// end.
 func (s *Slots) Clear(out []kv.Event) []kv.Event {
 	for i := range s.requests {
 		s.requests[i].open = false
@@ -324,13 +323,14 @@ func (s *Slots) Clear(out []kv.Event) []kv.Event {
 	return append(out, kv.Event{Kind: kv.Cleared})
 }
 
-// show reports what a slot that became idle has, as far as no other idle one has it.
+// announceSlot appends the contents of a slot which became idle, except what another idle slot holds.
 func (s *Slots) show(at int, out []kv.Event) []kv.Event {
 	c := &s.slots[at].chain
 	return s.stored(c, s.shared(at, len(s.slots)), out)
 }
 
-// hide reports that what an idle slot has cannot be had any more, as far as no other idle one has it.
+// withdrawSlot appends a Removed event for the contents of an idle slot, except what another idle slot
+// holds.
 func (s *Slots) hide(at int, out []kv.Event) []kv.Event {
 	c := &s.slots[at].chain
 	if n := s.shared(at, len(s.slots)); n < len(c.seqs) {
@@ -339,7 +339,8 @@ func (s *Slots) hide(at int, out []kv.Event) []kv.Event {
 	return out
 }
 
-// shared returns how many leading blocks of a slot idle ones among the first so many have.
+// sharedBlocks returns the number of leading blocks of a slot which an idle slot among the first `among`
+// slots holds.
 func (s *Slots) shared(at, among int) int {
 	most := 0
 	for i := range among {
@@ -350,7 +351,7 @@ func (s *Slots) shared(at, among int) int {
 	return most
 }
 
-// stored reports the blocks of c from the one at start on.
+// appendStored appends an event for the blocks of c from index start on.
 func (s *Slots) stored(c *chain, start int, out []kv.Event) []kv.Event {
 	if start >= len(c.blocks) {
 		return out
@@ -362,7 +363,7 @@ func (s *Slots) stored(c *chain, start int, out []kv.Event) []kv.Event {
 	return append(out, e)
 }
 
-// Describe appends a Cleared event and Stored events of all that is believed to be cached.
+// Describe appends a Cleared event and Stored events for the whole predicted cache.
 func (s *Slots) Describe(out []kv.Event) []kv.Event {
 	out = append(out, kv.Event{Kind: kv.Cleared})
 	for i := range s.slots {
@@ -373,7 +374,7 @@ func (s *Slots) Describe(out []kv.Event) []kv.Event {
 	return out
 }
 
-// Len returns how many different blocks are believed to be cached.
+// Len returns the number of distinct blocks predicted to be cached.
 func (s *Slots) Len() int {
 	n := 0
 	for i := range s.slots {
@@ -384,7 +385,7 @@ func (s *Slots) Len() int {
 	return n
 }
 
-// Check returns what is wrong with the account, nil if nothing is.
+// Check verifies the model's invariants.
 func (s *Slots) Check() error {
 	unplaced := 0
 	for i := range s.requests {

@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// model is what both shapes have in common.
+// model is the interface of both models.
 type model interface {
 	Begin(*Request, []kv.Event) (Begun, []kv.Event)
 	Report(Ticket, int, []kv.Event) []kv.Event
@@ -29,7 +29,7 @@ var (
 	_ model = (*Blocks)(nil)
 )
 
-// believed applies events to a set and complains about those that say nothing new.
+// believed applies events to a set, and reports events which repeat known state.
 func believed(t *testing.T, set map[kv.SeqHash]bool, events []kv.Event) {
 	t.Helper()
 	for _, e := range events {
@@ -62,7 +62,7 @@ func believed(t *testing.T, set map[kv.SeqHash]bool, events []kv.Event) {
 	}
 }
 
-// agree compares a model with the set that its events made and with what a twin believes.
+// agree compares a model with the set made from its events and with its twin.
 func agree(t *testing.T, m model, set, twin map[kv.SeqHash]bool, what string) {
 	t.Helper()
 	if err := m.Check(); err != nil {
@@ -81,12 +81,12 @@ func agree(t *testing.T, m model, set, twin map[kv.SeqHash]bool, what string) {
 	}
 }
 
-// draw makes requests that have much in common.
+// draw creates requests which share prefixes.
 type draw struct{ *rand.Rand }
 
 func (d draw) request() *Request {
 	r := &Request{Salt: kv.Salt{Namespace: []string{"", "", "x"}[d.IntN(3)]}}
-	// A few stems, cut anywhere, each with ends of its own.
+	// A few prefixes, cut anywhere, each with its own endings.
 	stem := d.IntN(3)
 	for i := range d.IntN(30) {
 		r.Tokens = append(r.Tokens, kv.Token(100*stem+i/7*d.IntN(2)))
@@ -107,7 +107,7 @@ func (d draw) tokens(n int) []kv.Token {
 	return tokens
 }
 
-// prefixes returns the names of the full blocks of the first n tokens, without cleverness.
+// prefixes returns the hashes of the full blocks of the first n tokens, computed naively.
 func prefixes(size int, r *Request, n int) []kv.SeqHash {
 	h, err := kv.NewHasher(size, r.Salt)
 	if err != nil {
@@ -116,13 +116,13 @@ func prefixes(size int, r *Request, n int) []kv.SeqHash {
 	return h.Chain(nil, r.Tokens[:n], r.Media)
 }
 
-// twinBlocks is Blocks as lists that are searched.
+// twinBlocks is the naive twin of PagedModel: lists with linear search.
 type twinBlocks struct {
 	size, capacity int
 	clock          int
 	blocks         []*twinBlock
 	open           []*twinRequest
-	parents        map[kv.SeqHash]kv.SeqHash // which prefix extends which, of all that there were
+	parents        map[kv.SeqHash]kv.SeqHash // which prefix extends which, for all prefixes so far
 }
 
 type twinBlock struct {
@@ -155,7 +155,7 @@ func (w *twinBlocks) used(b *twinBlock) bool {
 	return slices.ContainsFunc(w.open, func(q *twinRequest) bool { return slices.Contains(q.path, b) })
 }
 
-// evict removes the unused block that was left first, deep ones first.
+// evict removes the unused block which was released first, deep ones first.
 func (w *twinBlocks) evict() bool {
 	var idle []*twinBlock
 	for _, b := range w.blocks {
@@ -189,7 +189,7 @@ func (w *twinBlocks) begin(t Ticket, r *Request) int {
 	return q.found
 }
 
-// extend has the blocks of the first n tokens be there.
+// extend stores the blocks of the first n tokens.
 func (w *twinBlocks) extend(q *twinRequest, n int) {
 	seqs := prefixes(w.size, &q.r, n)
 	for len(q.path) < len(seqs) && !q.full {
@@ -218,7 +218,7 @@ func (w *twinBlocks) report(q *twinRequest, cached int) {
 		return
 	}
 	q.found = cached
-	// Everything that goes on from there, as far as nobody used it since.
+	// Everything which follows, unless a request used it since.
 	root := q.path[cached/w.size]
 	beneath := map[kv.SeqHash]bool{root.seq: true}
 	for changed := true; changed; {
@@ -323,7 +323,7 @@ func TestBlocksTwin(t *testing.T) {
 	}
 }
 
-// twinSlots is Slots with nothing kept but the sequences.
+// twinSlots is the naive twin of SlotModel: it keeps only the sequences.
 type twinSlots struct {
 	size, context int
 	clock         int
@@ -344,7 +344,7 @@ type twinSlotRequest struct {
 	computed bool
 }
 
-// common counts leading tokens that are equal, as are the media at them.
+// common counts the leading tokens which are equal, with equal media.
 func common(a, b *Request) int {
 	if a.Salt != b.Salt {
 		return 0

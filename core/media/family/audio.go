@@ -5,22 +5,22 @@ import (
 	"penstock/core/media"
 )
 
-// The front end of Whisper, which all of these have: a frame of the spectrum for each
-// hop of 160 samples at 16 kHz, and 30 seconds at a time.
+// The front end of Whisper, which all audio families here share: one spectrum frame per hop of 160 samples
+// at 16 kHz, in chunks of 30 seconds.
 const (
 	hop     = 160
 	chunk   = 30 * 16000
 	mostMel = chunk / hop
 )
 
-// openQwen2Audio makes the family of Qwen2-Audio.
+// openQwen2Audio creates the family of Qwen2-Audio.
 func openQwen2Audio(s *source) *Family {
 	s.whisper(s.audio)
 	pad := s.token("<|AUDIO|>", "audio_token_id", "audio_token_index")
 	return only(media.Audio, &medium{placeholder: pad, pad: pad, layout: hear(pad)})
 }
 
-// whisper refuses a front end of other numbers than Whisper's.
+// checkWhisper refuses a front end whose parameters differ from Whisper's.
 func (s *source) whisper(o object) {
 	for _, c := range []struct {
 		key  string
@@ -35,9 +35,8 @@ func (s *source) whisper(o object) {
 	}
 }
 
-// hear returns the layout of sounds as Qwen2-Audio has them: 25 tokens a second, and no
-// more than 30 seconds. A convolution and the mean of pairs leave a quarter of the
-// frames.
+// qwen2AudioLayout returns the layout of sounds in Qwen2-Audio: 25 tokens a second, at most 30 seconds. A
+// convolution and the mean of pairs leave a quarter of the frames.
 func hear(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	return func(s size) (media.Layout, *SizeError) {
 		mel := min(mostMel, ceil(s.samples, hop))
@@ -48,10 +47,9 @@ func hear(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	}
 }
 
-// openUltravox makes the family of Ultravox: sounds of any length, 30 seconds at a time,
-// of which so many frames make a token as the encoder halves and the projector stacks.
-// The name that its prompts have for a sound is a token in some of its vocabularies
-// only; in others it has no placeholder.
+// openUltravox creates the family of Ultravox: sounds of any length, in chunks of 30 seconds. The encoder's
+// halving and the projector's stacking determine the frames per token. The placeholder of its prompts is a
+// token in some of its vocabularies only; the others have no placeholder.
 func openUltravox(s *source) *Family {
 	s.whisperIfSaid(s.audio)
 	each := 2 * s.needed(s.config, "stack_factor", 1)
@@ -72,8 +70,8 @@ func openUltravox(s *source) *Family {
 	return only(media.Audio, m)
 }
 
-// whisperIfSaid is whisper for checkpoints that name their front end instead of having
-// its settings.
+// checkWhisperIfPresent is checkWhisper for checkpoints which name their front end instead of including its
+// settings.
 func (s *source) whisperIfSaid(o object) {
 	if !o.missing() {
 		s.whisper(o)

@@ -7,12 +7,12 @@ import (
 	"penstock/core/media"
 )
 
-// openGemma3 makes the family of Gemma 3, which shows a picture as so many tokens, whatever
-// its size, between two of its own and empty lines. Its vocabulary has one token for each
-// number of line breaks in a row, so that those of a picture join the ones beside it.
+// openGemma3 creates the family of Gemma 3. An image of any size is a fixed number of tokens between a
+// start and an end token and empty lines. The vocabulary has one token for each number of consecutive line
+// breaks, so an image's line breaks join adjacent ones.
 //
-// With pan and scan long pictures are shown in crops too, in a sentence. The processor takes
-// that as an argument of a call only: do_pan_and_scan of the checkpoint has no effect.
+// With pan and scan, long images are shown in crops too, in a sentence. The processor takes that as a call
+// argument only: do_pan_and_scan of the checkpoint has no effect.
 func openGemma3(s *source) *Family {
 	n := s.number(s.processor, "image_seq_length", 1, s.needed(s.config, "mm_tokens_per_image", 1))
 	if n != s.needed(s.config, "mm_tokens_per_image", 1) {
@@ -39,7 +39,7 @@ func openGemma3(s *source) *Family {
 	}})
 }
 
-// breaks returns the tokens of one line break, of two and so on, as far as there are.
+// lineBreaks returns the tokens of one line break, of two and so on, as far as the vocabulary has them.
 func (s *source) breaks() []kv.Token {
 	const most = 64
 	var text []byte

@@ -17,7 +17,7 @@ import (
 	"penstock/core/media"
 )
 
-// golden is what a processor of the reference makes of media (tools/fixtures/make_media_tokens.py).
+// golden is what a reference processor makes of media (tools/fixtures/make_media_tokens.py).
 type golden struct {
 	Library string
 	Files   struct {
@@ -87,7 +87,7 @@ func decoded[T any](t testing.TB, raw json.RawMessage) (v T) {
 	return v
 }
 
-// sized is a case of a golden.
+// sized is a case of a golden file.
 type sized struct {
 	kind media.Kind
 	size media.Size
@@ -118,7 +118,7 @@ func (g *golden) cases(t testing.TB) []sized {
 	return of
 }
 
-// joined puts runs of one token together, as the goldens have them.
+// joined merges adjacent runs of one token, as the goldens have them.
 func joined(of []media.Run) []media.Run {
 	var out []media.Run
 	for _, r := range of {
@@ -139,7 +139,7 @@ func goldens(t testing.TB) []string {
 	return paths
 }
 
-// TestGoldens: every token in place of every object is the reference's.
+// TestGoldens: every token in place of every object equals the reference's.
 func TestGoldens(t *testing.T) {
 	for _, path := range goldens(t) {
 		name := strings.TrimSuffix(filepath.Base(path), ".json.gz")
@@ -180,7 +180,7 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// holds checks what every layout has to fulfil.
+// holds checks the invariants of every layout.
 func holds(t *testing.T, f *Family, k media.Kind, l *media.Layout) {
 	t.Helper()
 	pad, _ := f.Pad(k)
@@ -198,8 +198,7 @@ func holds(t *testing.T, f *Family, k media.Kind, l *media.Layout) {
 	}
 }
 
-// TestTurned: pictures that are turned have another layout where Turned says so, and
-// never elsewhere.
+// TestTurned: rotated images have another layout exactly where NeedsOrientation says so.
 func TestTurned(t *testing.T) {
 	for _, path := range goldens(t) {
 		g := readGolden(t, path)
@@ -224,7 +223,7 @@ func TestTurned(t *testing.T) {
 	}
 }
 
-// TestGemma3: whole prompts, in which line breaks of pictures join those of the text.
+// TestGemma3: whole prompts, in which line breaks of images join those of the text.
 func TestGemma3(t *testing.T) {
 	g := readGolden(t, "testdata/gemma3.json.gz")
 	f := g.open(t)
@@ -263,19 +262,19 @@ func TestGemma3(t *testing.T) {
 	}
 }
 
-// row is a line of testdata/rows.json.gz: counts that were made independently of this
-// package and of the library. docs/media-tokens.md says where they differ from it.
+// row is a line of testdata/rows.json.gz: counts computed independently of this package and of the library.
+// docs/media-tokens.md says where they differ from it.
 type row struct {
 	Family        string
 	Config        map[string]any
 	Width, Height int
 	Frames        int
 	Samples       int
-	Tokens        *int // nil for what is refused
+	Tokens        *int // nil if refused
 	Pads          *int
 }
 
-// TestRows holds the counts of the rows.
+// TestRows checks the counts of the rows.
 func TestRows(t *testing.T) {
 	f, err := os.Open("testdata/rows/rows.json.gz")
 	if err != nil {
@@ -302,7 +301,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// check holds one row.
+// check checks one row.
 func (r *row) check(t *testing.T, base map[string]*golden) {
 	kind, size := media.Image, media.Size{Width: r.Width, Height: r.Height, Frames: r.Frames, Samples: r.Samples}
 	name, config := r.Family, maps.Clone(r.Config)
@@ -363,7 +362,7 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 	}
 }
 
-// frames holds a row of a video whose frames were chosen before.
+// frames checks a row of a video whose frames were sampled before.
 func (r *row) frames(t *testing.T) {
 	v := qwenVideo{qwenVision: qwenVision{patch: 16, merge: 2, temporal: 2, least: 4096, most: 25165824}}
 	gh, gw, refused := v.grid(int64(r.Frames), int64(r.Width), int64(r.Height))
@@ -372,8 +371,8 @@ func (r *row) frames(t *testing.T) {
 	}
 }
 
-// FuzzSizes: no size of any family crashes, takes long or makes a layout of many runs,
-// and every layout holds what it says.
+// FuzzSizes: no size of any family panics, takes long or makes a layout of many runs, and every layout is
+// consistent.
 func FuzzSizes(f *testing.F) {
 	f.Add(640, 480, 30, 24.0, 16000)
 	f.Add(1, 65535, 1<<20, 1e-300, math.MaxInt)
@@ -402,7 +401,7 @@ func FuzzSizes(f *testing.F) {
 	})
 }
 
-// FuzzOpen: no configuration crashes, and what opens counts sizes or says why not.
+// FuzzOpen: no configuration panics, and a family which opens computes sizes or says why not.
 func FuzzOpen(f *testing.F) {
 	vocab := spelling{}
 	for _, path := range goldens(f) {
@@ -440,8 +439,7 @@ func countable(t *testing.T, f *Family, s media.Size) {
 	}
 }
 
-// FuzzValues: a checkpoint's files in which one value is another. Whatever it is, nothing
-// overflows.
+// FuzzValues: a checkpoint's files with one changed value. No value causes an overflow.
 func FuzzValues(f *testing.F) {
 	var of []*golden
 	for _, path := range goldens(f) {
@@ -475,8 +473,8 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// BenchmarkLayout times the count of one picture of 1280 by 720, or a video of ten
-// seconds, or a sound of ten.
+// BenchmarkLayout measures the count of one image of 1280 by 720, a video of ten seconds, or a sound of ten
+// seconds.
 func BenchmarkLayout(b *testing.B) {
 	for _, path := range goldens(b) {
 		g := readGolden(b, path)

@@ -8,16 +8,15 @@ import (
 	"penstock/core/media"
 )
 
-// internvl is how InternVL shows pictures: in the tiles whose shape is nearest to its
-// own, and if they are several, once more as a whole.
+// internvl computes the tiles of InternVL: an image is cut into the tile grid with the nearest aspect
+// ratio, and shown once more as a whole if there are several tiles.
 type internvl struct {
 	tiles         []canvas // in tiles, ascending by their number
 	width, height int64    // pixels of a tile
 }
 
-// openInternVL makes the family of InternVL as transformers has it (model_type
-// internvl). Checkpoints in OpenGVLab's own form (internvl_chat) write <image> into the
-// prompt, which is no token of theirs.
+// openInternVL creates the family of InternVL as in transformers (model_type internvl). Checkpoints in
+// OpenGVLab's own form (internvl_chat) write <image> into the prompt, which is not a token of theirs.
 func openInternVL(s *source) *Family {
 	tile := s.object(s.image, "size")
 	v := &internvl{width: s.needed(tile, "width", 1), height: s.needed(tile, "height", 1)}
@@ -30,7 +29,7 @@ func openInternVL(s *source) *Family {
 		s.fail(s.image, "max_patches or size", "is beyond what is counted")
 		return &Family{}
 	}
-	v.tiles = tilings(least, most) // crop_to_patches is no matter: the processor sets it
+	v.tiles = tilings(least, most) // crop_to_patches is irrelevant: the processor sets it
 	start, pad, end := s.token("<img>"), s.token("<IMG_CONTEXT>", "image_token_id"), s.token("</img>")
 	return only(media.Image, &medium{placeholder: pad, pad: pad, turned: true, layout: func(s size) (media.Layout, *SizeError) {
 		c := v.nearest(s.w, s.h)
@@ -45,7 +44,7 @@ func openInternVL(s *source) *Family {
 	}})
 }
 
-// tilings returns the rectangles of at least and at most so many tiles.
+// tileGrids returns every grid with least ≤ columns*rows ≤ most, ascending by the number of tiles.
 func tilings(least, most int64) []canvas {
 	var of []canvas
 	for w := int64(1); w <= most; w++ {
@@ -59,8 +58,8 @@ func tilings(least, most int64) []canvas {
 	return of
 }
 
-// nearest returns the tiles whose ratio of width and height is nearest to a picture's:
-// of several the most, as long as the picture has more than half of their pixels.
+// nearestGrid returns the grid whose aspect ratio is nearest to an image's. Among equal ones it returns the
+// largest for which the image has more than half of the pixels.
 func (v *internvl) nearest(w, h int64) canvas {
 	best, distance := canvas{1, 1}, math.Inf(1)
 	ratio, area := float64(w)/float64(h), float64(w*h)

@@ -7,17 +7,17 @@ import (
 	"penstock/core/media"
 )
 
-// kimi is how Kimi-K2.5 shows pictures: shrunk if they are too large, padded to whole
-// squares of patches, each square one token.
+// kimi computes the tokens of Kimi-K2.5: an image is shrunk if too large and padded to whole squares of
+// patches. Each square is one token.
 type kimi struct {
 	patch, merge int64 // pixels, patches
-	most         int64 // patches of a picture, before it is padded
+	most         int64 // patches of an image, before padding
 	side         int64 // patches of a side
 	pad          kv.Token
 }
 
-// openKimi makes the family of Kimi-K2.5, whose own checkpoints have the processor's
-// settings in media_proc_cfg, and those that transformers wrote beside the others.
+// openKimi creates the family of Kimi-K2.5. Its own checkpoints have the processor's settings in
+// media_proc_cfg; checkpoints which transformers wrote have them with the other settings.
 func openKimi(s *source) *Family {
 	k := &kimi{pad: s.token("<|media_pad|>", "image_token_id", "image_token_index", "media_placeholder_token_id")}
 	own := s.object(s.image, "media_proc_cfg")

@@ -5,8 +5,8 @@ import (
 	"penstock/core/media"
 )
 
-// llama4 is how Llama 4 shows pictures: in tiles, which separators tell apart, and once
-// more as a whole.
+// llama4 computes the tokens of Llama 4: an image is shown in tiles with separators, and once more as a
+// whole.
 type llama4 struct {
 	canvases []canvas // in tiles, in the order in which the library tries them
 	side     int64    // pixels of a tile
@@ -15,7 +15,7 @@ type llama4 struct {
 	start, end, whole, pad, across, down kv.Token
 }
 
-// openLlama4 makes the family of Llama 4.
+// openLlama4 creates the family of Llama 4.
 func openLlama4(s *source) *Family {
 	size, vision := s.object(s.image, "size"), s.object(s.config, "vision_config")
 	tiles := s.needed(s.image, "max_patches", 1)
@@ -47,8 +47,8 @@ func openLlama4(s *source) *Family {
 	return only(media.Image, &medium{placeholder: l.whole, pad: l.pad, turned: true, layout: l.layout})
 }
 
-// llama4Canvases returns all rectangles of up to so many tiles: those of one shape
-// beside each other, shapes as they are met first from the most tiles down.
+// llama4Canvases returns all grids of up to `tiles` tiles, grouped by aspect ratio. The ratios are in order
+// of first occurrence from the most tiles down.
 func llama4Canvases(tiles int64) []canvas {
 	var shapes []float64
 	of := [][]canvas{}
@@ -75,10 +75,10 @@ func llama4Canvases(tiles int64) []canvas {
 	return all
 }
 
-// best returns the canvas for a picture: of those that it need not be shrunk for the one
-// that it is enlarged least for, else the one that it is shrunk least for; of several
-// the smallest. The quotients are float32, as the library's tensors have them, so that
-// canvases can be equal that are not by exact arithmetic.
+// bestCanvas returns the canvas for an image: among the canvases which need no shrinking the one with the
+// least enlargement, otherwise the one with the least shrinking; the smallest of equal ones. The quotients
+// are float32, as the library's tensors are, so that canvases can be equal which differ in exact
+// arithmetic.
 func (l *llama4) best(w, h int64) canvas {
 	var best canvas
 	var chosen float32

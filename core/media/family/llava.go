@@ -7,18 +7,18 @@ import (
 	"penstock/core/media"
 )
 
-// tower is a vision encoder that takes square pictures of one size.
+// visionEncoder is an encoder which takes square images of one size.
 type tower struct {
-	side  int64 // pixels of a picture
+	side  int64 // pixels of an image
 	patch int64 // pixels of a patch
-	extra int64 // tokens that are left besides those of patches: the class's, or none
+	extra int64 // tokens in addition to those of patches: the class token, or none
 }
 
-// across returns the patches of a side.
+// patchesPerSide returns the patches of a side.
 func (t *tower) across() int64 { return t.side / t.patch }
 
-// tower reads the encoder of a LLaVA model from config.json, and refuses a processor
-// that counts otherwise: engines take the one or the other.
+// readVisionEncoder reads the encoder of a LLaVA model from config.json. It refuses a processor with
+// another count, because engines use either of them.
 func (s *source) tower() tower {
 	vision := s.object(s.config, "vision_config")
 	t := tower{side: s.needed(vision, "image_size", 1), patch: s.needed(vision, "patch_size", 1)}
@@ -45,13 +45,13 @@ func (s *source) tower() tower {
 	return t
 }
 
-// processorAgrees holds processor_config.json, if it says how to count, against t.
+// checkProcessorAgrees compares processor_config.json, if it has counts, with t.
 func (s *source) processorAgrees(t tower) {
 	if s.processor.has("patch_size") && s.number(s.processor, "patch_size", 1, 1) != t.patch {
 		s.fail(s.processor, "patch_size", "is another one than that of config.json")
 	}
 	if !s.processor.has("num_additional_image_tokens") || !s.processor.has("vision_feature_select_strategy") {
-		return // of before transformers 4.47, which left the counting to the model
+		return // before transformers 4.47, which left the counting to the model
 	}
 	extra := s.number(s.processor, "num_additional_image_tokens", 0, 0)
 	if s.text(s.processor, "vision_feature_select_strategy", "") == "default" {
@@ -62,7 +62,7 @@ func (s *source) processorAgrees(t tower) {
 	}
 }
 
-// square refuses an image processor whose pictures are not of the size that t takes.
+// checkSquare refuses an image processor whose images do not have the size of the encoder.
 func (s *source) square(t tower, key string) {
 	size := s.object(s.image, key)
 	for _, side := range []string{"height", "width", "shortest_edge"} {
@@ -72,8 +72,7 @@ func (s *source) square(t tower, key string) {
 	}
 }
 
-// openLlava makes the family of LLaVA-1.5: whatever its size, a picture is cropped to
-// what the encoder takes.
+// openLlava creates the family of LLaVA-1.5: an image of any size is cropped to the size of the encoder.
 func openLlava(s *source) *Family {
 	t := s.tower()
 	s.is(s.image, "do_center_crop", true)
@@ -84,29 +83,29 @@ func openLlava(s *source) *Family {
 	}})
 }
 
-// only returns the family of models that take one kind of media.
+// newSingleFamily returns the family of models which take one kind of media.
 func only(k media.Kind, m *medium) *Family {
 	f := &Family{}
 	f.mediums[k] = m
 	return f
 }
 
-// llavaNext is how LLaVA-NeXT (1.6) shows pictures: once as a whole, and once, larger, in
-// as many tiles as suit its shape, of which the rows of patches that only pad are cut
-// off. Each row of patches ends with a token of its own, which engines report as a pad.
+// llavaNext computes the tokens of LLaVA-NeXT (1.6): an image is shown once as a whole, and once, enlarged,
+// in as many tiles as suit its shape. Rows of patches which are only padding are cut off. Each row of
+// patches ends with a separate token, which engines report as a pad.
 type llavaNext struct {
 	tower
 	canvases []canvas
 	pad      kv.Token
 }
 
-// canvas is a size that a picture is fitted into, in pixels.
+// canvas is a size into which an image is fitted, in pixels.
 type canvas struct{ w, h int64 }
 
-// maxCanvases bounds how many sizes a configuration may list.
+// maxCanvases bounds the number of sizes in a configuration.
 const maxCanvases = 1 << 10
 
-// openLlavaNext makes the family of LLaVA-NeXT.
+// openLlavaNext creates the family of LLaVA-NeXT.
 func openLlavaNext(s *source) *Family {
 	l := &llavaNext{tower: s.tower(), canvases: s.canvases(s.image), pad: s.token("<image>", "image_token_id", "image_token_index")}
 	s.square(l.tower, "crop_size")
@@ -126,7 +125,7 @@ func openLlavaNext(s *source) *Family {
 	return only(media.Image, &medium{placeholder: l.pad, pad: l.pad, turned: true, layout: l.layout})
 }
 
-// canvases reads a list of heights and widths.
+// readCanvases reads a list of heights and widths.
 func (s *source) canvases(o object) []canvas {
 	const key = "image_grid_pinpoints"
 	pairs := s.pairs(o, key)
@@ -151,8 +150,8 @@ func (l *llavaNext) layout(s size) (media.Layout, *SizeError) {
 	}
 	n := l.across()
 	rows, columns := n*(best.h/l.side), n*(best.w/l.side)
-	// What pads is cut off evenly, so that one row or column of it may stay. Whole numbers do
-	// what the library does in float64, rounded to 7 places before its fraction goes.
+	// Padding is cut off evenly, so one row or column of it may remain. Integers give the same result as
+	// the library's float64, which it rounds to 7 places before it drops the fraction.
 	if s.w*rows > columns*s.h {
 		rows -= 2 * ((rows - s.h*columns/s.w) / 2)
 	} else {
@@ -161,9 +160,9 @@ func (l *llavaNext) layout(s size) (media.Layout, *SizeError) {
 	return alone(l.pad, rows*columns+rows+n*n+l.extra, [3]int64{})
 }
 
-// fit returns the canvas in which most of a picture's pixels find place, and of several
-// the one that wastes least; of equal ones the first. Nothing is found if a side of the
-// picture would have less than a pixel in each.
+// fitCanvas returns the canvas which keeps most of an image's pixels, and among equal ones the one which
+// wastes least, then the first. It finds none if a side of the image would shrink below one pixel in each
+// canvas.
 func fit(of []canvas, w, h int64) (best canvas, found bool) {
 	used, wasted := int64(0), int64(math.MaxInt64)
 	for _, c := range of {

@@ -6,27 +6,27 @@ import (
 	"penstock/core/media"
 )
 
-// Loader is how an engine turns the file of a video into frames, before the processor of its model
-// counts them: which frames it takes, and at what size.
+// Loader says how an engine turns a video file into frames before the model's processor counts them: which
+// frames it takes, and at what size.
 type Loader uint8
 
 // The loaders.
 const (
-	// AllFrames hands every frame of the file to the processor: the built-in engine.
+	// AllFrames passes every frame of the file to the processor: the built-in engine.
 	AllFrames Loader = iota
-	// VLLM takes the first frames of a JPEG sequence as they are, at one frame a second, and samples
-	// two frames a second of other files: multimodal/media/video.py and multimodal/video.py of vLLM
-	// 0.32 and 0.33.
+	// VLLM takes the first frames of a JPEG sequence unchanged, at one frame a second, and samples two
+	// frames a second of other files: multimodal/media/video.py and multimodal/video.py of vLLM 0.32 and
+	// 0.33.
 	VLLM
 	// SGLang samples two frames a second and resizes them first: srt/multimodal/processors/qwen_vl.py of
 	// SGLang 0.5.23. It takes no JPEG sequences.
 	SGLang
-	// UnknownLoader is that of other engines: their videos are not counted.
+	// UnknownLoader stands for other engines: their videos cannot be computed.
 	UnknownLoader
 )
 
-// LoaderOf returns the loader of an engine by its name in model cards. Engines without a name are
-// this program's own.
+// LoaderForEngine returns the loader of an engine by its name in model cards. An engine without a name is
+// the built-in one.
 func LoaderOf(engine string) Loader {
 	switch engine {
 	case "", "tiny", "sim":
@@ -39,18 +39,18 @@ func LoaderOf(engine string) Loader {
 	return UnknownLoader
 }
 
-// vllmSequence is how many pictures of a JPEG sequence vLLM takes (num_frames), and vllmSequenceRate
-// the frames a second that they count as.
+// vllmSequenceFrames is the number of images of a JPEG sequence which vLLM takes (num_frames), and
+// vllmSequenceRate their assumed frames per second.
 const (
 	vllmSequence     = 32
 	vllmSequenceRate = 1
 )
 
-// loaderSampling is how both engines sample the frames of a file, whatever the checkpoint says.
+// engineSampling returns how both engines sample the frames of a file, whatever the checkpoint says.
 func loaderSampling() sampling { return sampling{fps: 2, least: 4, most: 768} }
 
-// The sizes to which SGLang resizes the frames of a video, in pixels, each way to a multiple of
-// sglangFactor. Above sglangFrames frames the bound of a frame would depend on their number.
+// The sizes to which SGLang resizes video frames, in pixels, each side to a multiple of sglangFactor. Above
+// sglangMaxFrames frames the bound of a frame would depend on their number.
 const (
 	sglangFactor = 28
 	sglangLeast  = 128 * sglangFactor * sglangFactor
@@ -58,20 +58,20 @@ const (
 	sglangFrames = 300
 )
 
-// clip is a video as a processor is given it.
+// loadedVideo is a video as the processor receives it.
 type clip struct {
 	w, h   int64
-	frames int64 // that the processor is given
-	// of is how many frames the file has, over which the frames are spread evenly, and rate how many it
-	// has a second; 0 if that is not known.
+	frames int64 // passed to the processor
+	// fileFrames is the number of frames in the file, over which the frames are spread evenly. rate is the
+	// file's frames per second; 0 if unknown.
 	of   int64
 	rate float64
-	// sampled says that the processor shows all frames: they were sampled already.
+	// sampled says that the frames are sampled already and the processor shows all of them.
 	sampled bool
 }
 
-// load returns what the loader makes of a video for a processor that wants an even number of frames, or
-// any number.
+// loadVideo returns what the loader makes of a video, for a processor which needs an even number of frames,
+// or any number.
 func (l Loader) load(s size, even bool) (clip, *SizeError) {
 	switch {
 	case l == AllFrames:
@@ -94,14 +94,14 @@ func (l Loader) load(s size, even bool) (clip, *SizeError) {
 		if n, refused = of.pairs(s); refused != nil {
 			return clip{}, refused
 		}
-		// The indices are multiples of frames/n below frames, so that rounding can add one.
+		// The indices are multiples of frames/n below frames, so rounding can add one.
 		step := float64(s.frames) / float64(n)
 		n = int64(math.Ceil(float64(s.frames) / step))
 	}
 	return clip{w: s.w, h: s.h, frames: n, of: s.frames, rate: s.rate, sampled: n != s.frames}, nil
 }
 
-// pairs returns how many of the frames of a video are sampled: an even number.
+// countEven returns the number of sampled frames of a video, which is even.
 func (of *sampling) pairs(s size) (int64, *SizeError) {
 	n := max(float64(s.frames)/s.rate*of.fps, float64(of.least))
 	n = min(n, float64(min(of.most, s.frames)/2*2))
@@ -111,7 +111,7 @@ func (of *sampling) pairs(s size) (int64, *SizeError) {
 	return int64(n) / 2 * 2, nil
 }
 
-// sglangClip returns what SGLang makes of a file.
+// loadSGLang returns what SGLang makes of a file.
 func sglangClip(s size) (clip, *SizeError) {
 	of := loaderSampling()
 	n, refused := of.pairs(s)

@@ -10,8 +10,8 @@ import (
 	"penstock/core/media"
 )
 
-// loadings returns the videos of which it is known what vLLM makes of them, from the file to the
-// tokens (tools/fixtures/make_media_loading.py), with the family of each golden.
+// loadings returns the videos with vLLM's recorded results, from the file to the tokens
+// (tools/fixtures/make_media_loading.py), with the family of each golden.
 func loadings(t *testing.T, as Serving) map[string]loading {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/loading/*.json.gz")
@@ -42,13 +42,13 @@ func loadings(t *testing.T, as Serving) map[string]loading {
 	return all
 }
 
-// loading is a family and what vLLM makes of its videos.
+// loading is a family with vLLM's results for its videos.
 type loading struct {
 	family *Family
 	cases  []sized
 }
 
-// TestVLLMLoads: JPEG sequences and files of any length and rate have the tokens that vLLM gives them.
+// TestVLLMLoads: JPEG sequences and files of any length and rate have the tokens which vLLM gives them.
 func TestVLLMLoads(t *testing.T) {
 	for name, l := range loadings(t, Serving{Loader: VLLM}) {
 		if len(l.cases) < 150 {
@@ -66,8 +66,8 @@ func TestVLLMLoads(t *testing.T) {
 	}
 }
 
-// TestLoadersDiffer: without a loader of its own a family counts every frame, which is not what vLLM
-// shows; a video whose loading is not known is not counted.
+// TestLoadersDiffer: without a loader a family counts every frame, unlike vLLM. A video whose loading is
+// unknown is not counted.
 func TestLoadersDiffer(t *testing.T) {
 	differ := 0
 	for _, l := range loadings(t, Serving{}) {
@@ -105,8 +105,8 @@ func TestLoadersDiffer(t *testing.T) {
 	}
 }
 
-// TestSGLangLoads: SGLang samples as vLLM does and resizes each frame before the processor does. The
-// counts are worked out by hand from its code.
+// TestSGLangLoads: SGLang samples as vLLM does, and resizes each frame before the processor does. The
+// counts are computed by hand from its code.
 func TestSGLangLoads(t *testing.T) {
 	l := loadings(t, Serving{Loader: SGLang})["qwen2_vl.json.gz"]
 	for _, c := range []struct {
@@ -126,7 +126,7 @@ func TestSGLangLoads(t *testing.T) {
 	}
 }
 
-// TestLoaderOf: each engine has a loader, by the name in its model's card.
+// TestLoaderOf: each engine has a loader, by its name in the model card.
 func TestLoaderOf(t *testing.T) {
 	for engine, want := range map[string]Loader{"": AllFrames, "tiny": AllFrames, "sim": AllFrames, "vllm": VLLM, "sglang": SGLang, "trtllm": UnknownLoader, "llamacpp": UnknownLoader} {
 		if got := LoaderOf(engine); got != want {

@@ -7,24 +7,24 @@ import (
 	"penstock/core/media"
 )
 
-// kin is a family in the registry.
+// familyEntry is a family in the registry.
 type kin struct {
 	name string
-	// types are the values of model_type that are of it, and visions, if there are any, those
-	// of vision_config one of which has to be beside: LLaVA is a frame for several encoders.
+	// types are the values of model_type of the family. visionTypes, if set, are the values of
+	// vision_config's model_type, one of which is required too: LLaVA wraps several encoders.
 	types, visions []string
-	// architectures are names of model classes that are of it, if the type is not known.
+	// architectures are names of model classes of the family, used if the type is unknown.
 	architectures []string
-	// names are parts of models' names that are of it, in lower case and with hyphens, if
-	// nothing else is said.
+	// names are parts of the names of its models, in lower case and with hyphens, used if there is nothing
+	// else.
 	names []string
 	open  func(*source) *Family
-	// own says that the family's processors are code of its checkpoints, which the rules here are
-	// those of. Where other checkpoints have such code, it can count as it likes.
+	// ownProcessor says that the family's processors are code of its checkpoints, which the rules here
+	// reproduce. If other checkpoints contain such code, it can compute any count.
 	own bool
 }
 
-// registry returns the families, in the order in which they are asked.
+// familyRegistry returns the families in the order of lookup.
 func registry() []kin {
 	return []kin{
 		{
@@ -91,19 +91,18 @@ func registry() []kin {
 	}
 }
 
-// encoders returns the vision encoders of LLaVA models whose tokens are known.
+// llavaEncoders returns the vision encoders of LLaVA models whose tokens are known.
 func encoders() []string { return []string{"clip_vision_model", "siglip_vision_model"} }
 
-// identity is what a configuration says of which model it is of.
+// modelIdentity is what a configuration says about its model.
 type identity struct {
 	modelType, vision string
 	architectures     []string
 	name              string
 }
 
-// find returns the family of a model: by its type if that is of one, else by its
-// architecture, else, if neither is said, by its name, of which the longest part that is
-// of a family decides.
+// findFamily returns the family of a model: by its type, otherwise by its architecture, otherwise, if both
+// are missing, by the longest matching part of its name.
 func find(of []kin, id identity) (kin, bool) {
 	sees := func(k kin) bool { return len(k.visions) == 0 || slices.Contains(k.visions, id.vision) }
 	for _, k := range of {
@@ -119,7 +118,7 @@ func find(of []kin, id identity) (kin, bool) {
 		}
 	}
 	if id.modelType != "" || len(id.architectures) > 0 {
-		return kin{}, false // another model, whatever it is called
+		return kin{}, false // another model, whatever its name
 	}
 	name := strings.ReplaceAll(strings.ToLower(id.name), "_", "-")
 	best, length := kin{}, 0
@@ -133,13 +132,12 @@ func find(of []kin, id identity) (kin, bool) {
 	return best, length > 0
 }
 
-// Open returns the family of the model that the files are of, as an engine serves it that adds
-// nothing to them. Errors are of type [*UnsupportedError]: of models without media, of families that
-// are not known, and of configurations that say something that is not modelled or leave out what is
-// needed.
+// Open returns the family of the model of the files, for an engine which adds no settings. Errors are of
+// type [*UnsupportedError]: for models without media, for unknown families, and for configurations with
+// unmodelled settings or missing values.
 func Open(files Files, v Vocabulary) (*Family, error) { return OpenFor(files, Serving{}, v) }
 
-// OpenFor is Open for a model that an engine serves with settings of its own.
+// OpenFor is Open for an engine with settings of its own.
 func OpenFor(files Files, as Serving, v Vocabulary) (*Family, error) {
 	s := read(files, v)
 	s.serving = as
@@ -173,7 +171,7 @@ func OpenFor(files Files, as Serving, v Vocabulary) (*Family, error) {
 	return finish(k.name, f), nil
 }
 
-// finish fills in what follows from the rest.
+// finishFamily sets the fields which follow from the others.
 func finish(name string, f *Family) *Family {
 	f.name = name
 	for _, m := range f.mediums {
@@ -186,12 +184,11 @@ func finish(name string, f *Family) *Family {
 	return f
 }
 
-// Builtin returns the family of the built-in model: pictures and videos by the rules of
-// Qwen2-VL, within small limits, and sounds by those of Qwen2-Audio. Its vocabulary has
-// to have the three placeholders.
+// OpenBuiltin returns the family of the built-in model: images and videos by the rules of Qwen2-VL within
+// small limits, and sounds by those of Qwen2-Audio. Its vocabulary must have the three placeholders.
 func Builtin(v Vocabulary) (*Family, error) { return BuiltinFor(Serving{}, v) }
 
-// BuiltinFor is Builtin for a model that an engine serves with settings of its own.
+// OpenBuiltinFor is OpenBuiltin for an engine with settings of its own.
 func BuiltinFor(as Serving, v Vocabulary) (*Family, error) {
 	s := &source{vocabulary: v, serving: as}
 	image, video, audio := s.token("<|image|>"), s.token("<|video|>"), s.token("<|audio|>")

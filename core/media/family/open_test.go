@@ -12,8 +12,7 @@ import (
 	"penstock/core/media"
 )
 
-// TestRegistry: nothing that a configuration can say is of two families, and every
-// family is found by each of its names.
+// TestRegistry: no configuration matches two families, and every family is found by each of its names.
 func TestRegistry(t *testing.T) {
 	families := registry()
 	identities := map[identityKey]string{}
@@ -62,7 +61,7 @@ func TestRegistry(t *testing.T) {
 
 type identityKey struct{ by, of, vision string }
 
-// TestStrangers: models whose names are like those of families, and are of none.
+// TestStrangers: models whose names resemble those of families are not matched.
 func TestStrangers(t *testing.T) {
 	for _, id := range []identity{
 		{},
@@ -90,7 +89,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestUnsupported: what is not known for certain is not counted, and it is said why.
+// TestUnsupported: uncertain configurations are refused with a reason.
 func TestUnsupported(t *testing.T) {
 	const limits = `"min_pixels":3136,"max_pixels":12845056`
 	vocab := spelling{"<|image_pad|>": 300, "<|video_pad|>": 301}
@@ -138,7 +137,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestPart: what is wrong with videos is no reason not to count pictures.
+// TestPart: a problem with videos does not prevent images.
 func TestPart(t *testing.T) {
 	g := readGolden(t, "testdata/qwen3_vl.json.gz")
 	for _, c := range []struct {
@@ -199,7 +198,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestUnmarked: media that are counted and cannot be found in a prompt have no mark.
+// TestUnmarked: media which are counted and cannot be found in a prompt have no placeholder.
 func TestUnmarked(t *testing.T) {
 	phi := readGolden(t, "testdata/phi3_v.json.gz").open(t)
 	if p, ok := phi.Placeholder(media.Image); ok || p != 0 || len(phi.Marks()) != 0 || !phi.Takes(media.Image) {
@@ -224,7 +223,7 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
-// TestSizeErrors: sizes that nothing has, and kinds that a family does not take.
+// TestSizeErrors: impossible sizes, and kinds which a family does not take.
 func TestSizeErrors(t *testing.T) {
 	f, err := Builtin(spelling{"<|image|>": 1, "<|video|>": 2, "<|audio|>": 3})
 	if err != nil {
@@ -258,8 +257,8 @@ func TestSizeErrors(t *testing.T) {
 	}
 }
 
-// TestAllocations: a layout is one slice, whatever the size; of the videos with text one
-// more for the text of each pair of frames.
+// TestAllocations: a layout is one slice, for any size; videos with text need one more for the text of each
+// pair of frames.
 func TestAllocations(t *testing.T) {
 	for _, path := range goldens(t) {
 		f := readGolden(t, path).open(t)
@@ -283,7 +282,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestTextIsAskedOnce: the text of a video's frames is what the encoder is given.
+// TestTextIsAskedOnce: the encoder gets the text of each pair of frames once.
 func TestTextIsAskedOnce(t *testing.T) {
 	g := readGolden(t, "testdata/qwen3_vl.json.gz")
 	v := &listener{spelling: spelling(g.Vocab)}
@@ -294,7 +293,7 @@ func TestTextIsAskedOnce(t *testing.T) {
 	if _, err := f.Layout(media.Video, media.Size{Width: 64, Height: 64, Frames: 40, Rate: 10}); err != nil {
 		t.Fatal(err)
 	}
-	// Eight of the forty frames: the first, the last, and those between as evenly as can be.
+	// Eight of the forty frames: the first, the last, and evenly spread ones between them.
 	if want := []string{"<0.3 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.6 seconds>"}; !slices.Equal(v.heard, want) {
 		t.Errorf("%q, want %q", v.heard, want)
 	}

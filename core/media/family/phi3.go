@@ -6,9 +6,9 @@ import (
 	"penstock/core/media"
 )
 
-// openPhi3 makes the family of Phi-3-vision and Phi-3.5-vision. Its pictures are counted
-// exactly, but their places cannot be found in a prompt: each is written as a number of
-// its own (<|image_1|>), which is no token of the vocabulary. So it has no placeholder.
+// openPhi3 creates the family of Phi-3-vision and Phi-3.5-vision. Its images are counted exactly but cannot
+// be found in a prompt: each has a numbered placeholder (<|image_1|>), which is not a token of the
+// vocabulary. So the family has no placeholder.
 func openPhi3(s *source) *Family {
 	crops, pad := s.needed(s.image, "num_crops", 1), s.token("<|image|>", "image_token_id")
 	if s.number(s.image, "num_img_tokens", 1, 144) != 144 {
@@ -22,14 +22,14 @@ func openPhi3(s *source) *Family {
 		if rows == 0 || columns == 0 {
 			return media.Layout{}, refuse("the picture is so thin that nothing would be left of its shorter side")
 		}
-		// 12 by 12 tokens for each tile and for the whole picture, one after each row of 12 of
-		// the two, and one between them.
+		// 12 by 12 tokens for each tile and for the whole image, one after each row of 12 in both, and one
+		// between them.
 		return alone(pad, (rows*columns+1)*144+1+(rows+1)*12, [3]int64{1, rows, columns})
 	}})
 }
 
-// phi3Tiles returns how many tiles of 336 pixels each way a picture is made of, crops at
-// most: as many along its longer side as there can be.
+// phi3Tiles returns the numbers of 336-pixel tiles along the height and the width of an image, at most
+// crops together: as many along the longer side as possible.
 func phi3Tiles(w, h, crops int64) (rows, columns int64) {
 	long, short := max(w, h), min(w, h)
 	ratio := float64(long) / float64(short)

@@ -7,16 +7,16 @@ import (
 	"penstock/core/media"
 )
 
-// pixtral is how Pixtral and the Mistral models since Mistral-Small-3.1 show pictures:
-// shrunk so that the longer side fits, in rows of patches of which each ends with a
-// token, and the last with another.
+// pixtral computes the tokens of Pixtral and of the Mistral models since Mistral-Small-3.1: an image is
+// shrunk so that its longer side fits. Each row of patches ends with a break token, the last one with an
+// end token.
 type pixtral struct {
-	longest, unit   int64 // pixels: of the longer side, and of what a token is of
+	longest, unit   int64 // pixels: of the longer side, and of one token
 	pad, turn, stop kv.Token
 }
 
-// openPixtral makes the family of Pixtral. Its checkpoints in transformers' form say
-// everything; those in Mistral's own (params.json) are another family, which rounds.
+// openPixtral creates the family of Pixtral. Checkpoints in transformers' form are complete. Those in
+// Mistral's own form (params.json) are another family, which rounds.
 func openPixtral(s *source) *Family {
 	s.is(s.image, "do_resize", true)
 	p := &pixtral{longest: s.needed(s.object(s.image, "size"), "longest_edge", 1)}

@@ -8,34 +8,34 @@ import (
 	"penstock/core/media"
 )
 
-// qwenVision is how the Qwen models since Qwen2-VL cut pictures: resized to whole
-// multiples of merge patches each way, within bounds for the number of pixels, and each
-// merge by merge square of patches one token. Of videos so many frames as temporal says
-// share their tokens; the last is repeated to fill them up.
+// qwenVision computes the patches of the Qwen models since Qwen2-VL: an image is resized to whole multiples
+// of merge patches in each direction, within bounds for the number of pixels. Each merge by merge square of
+// patches is one token. In videos, temporal frames share their tokens; the last frame is repeated to
+// complete a group.
 type qwenVision struct {
 	patch, merge, temporal int64 // pixels, patches, frames
-	least, most            int64 // pixels: of a picture, of a frame, or of a whole video
-	cap                    int64 // of videos: tokens of max_video_tokens if that bounds the pixels of a frame, else 0
+	least, most            int64 // pixels: of an image, of a frame, or of a whole video
+	cap                    int64 // for videos: max_video_tokens if that bounds the pixels of a frame, else 0
 	sampling               sampling
-	loader                 Loader // of videos
+	loader                 Loader // for videos
 }
 
-// sampling is which frames of a video are shown.
+// sampling says which frames of a video are shown.
 type sampling struct {
-	fps         float64 // a second
+	fps         float64 // frames per second
 	least, most int64   // frames
 }
 
-// qwenRatio is what the sides of a picture may differ by.
+// qwenRatio is the largest ratio of the sides of an image.
 const qwenRatio = 200
 
-// qwenFrames bounds the frames of a video that are shown: with sides of maxSide, up to
-// qwenRatio apart, their pixels still are fewer than 2^53.
+// qwenFrames bounds the frames of a video: with sides of maxSide, and ratios up to qwenRatio, the number of
+// pixels still is below 2^53.
 const qwenFrames = 1 << 12
 
-// qwenVision reads how a processor cuts pictures or videos: the bounds of the pixels are
-// min_pixels and max_pixels, or else shortest_edge and longest_edge of size, which are
-// numbers of pixels in spite of their names.
+// readQwenVision reads how a processor cuts images or videos. The bounds of the pixels are min_pixels and
+// max_pixels, or else shortest_edge and longest_edge of size, which are numbers of pixels despite their
+// names.
 func (s *source) qwenVision(o object, patch int64) qwenVision {
 	s.is(o, "do_resize", true)
 	q := qwenVision{
@@ -49,7 +49,7 @@ func (s *source) qwenVision(o object, patch int64) qwenVision {
 	return q
 }
 
-// either returns a whole number of one object, or else of another.
+// requireEither returns a whole number of one object, or else of another.
 func (s *source) either(o object, key string, or object, other string) int64 {
 	if o.has(key) {
 		return s.needed(o, key, 1)
@@ -57,7 +57,7 @@ func (s *source) either(o object, key string, or object, other string) int64 {
 	return s.needed(or, other, 1)
 }
 
-// openQwen2 makes the families of Qwen2-VL and Qwen2.5-VL.
+// openQwen2 creates the families of Qwen2-VL and Qwen2.5-VL.
 func openQwen2(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 14).image(image)})
@@ -71,7 +71,7 @@ func openQwen2(s *source) *Family {
 	return f
 }
 
-// capped returns the bound for the tokens of a video or a frame, 0 if that is off.
+// videoTokenCap returns the bound for the tokens of a video or a frame, 0 if it is off.
 func (s *source) capped(o object, def int64) int64 {
 	n := s.number(o, "max_video_tokens", 1, def)
 	if !s.flag(o, "cap_pixels_per_frame", false) {
@@ -83,8 +83,8 @@ func (s *source) capped(o object, def int64) int64 {
 	return n
 }
 
-// openQwen3 makes the families of Qwen3-VL and Qwen3.5. A video is text and pads by
-// turns, so that it is only taken if the vocabulary can encode text.
+// openQwen3 creates the families of Qwen3-VL and Qwen3.5. A video alternates text and pads, so it is only
+// taken if the vocabulary can encode text.
 func openQwen3(s *source) *Family {
 	image := s.token("<|image_pad|>", "image_token_id")
 	f := only(media.Image, &medium{placeholder: image, pad: image, layout: s.qwenVision(s.image, 16).image(image)})
@@ -108,11 +108,10 @@ func openQwen3(s *source) *Family {
 	return f
 }
 
-// grid returns the patches across the height and the width of a picture.
+// imageGrid returns the patches across the height and the width of an image.
 //
-// The arithmetic is that of smart_resize in transformers' image_processing_qwen2_vl.py,
-// operation by operation: it divides whole numbers into float64 correctly rounded, and
-// so does this.
+// The arithmetic is that of smart_resize in transformers' image_processing_qwen2_vl.py, operation by
+// operation: it divides integers into correctly rounded float64, and so does this.
 func (q *qwenVision) grid(w, h, most int64) (gh, gw int64, refused *SizeError) {
 	if max(w, h) > qwenRatio*min(w, h) {
 		return 0, 0, thin(w, h, qwenRatio)
@@ -130,8 +129,8 @@ func (q *qwenVision) grid(w, h, most int64) (gh, gw int64, refused *SizeError) {
 	return q.patches(hBar, wBar)
 }
 
-// patches returns the patches across sides that are multiples of their factor. A side of
-// nothing is left if the bounds allow for a picture of no pixels.
+// patchCounts returns the patches across sides which are multiples of the factor. A side can be 0 if the
+// bounds allow an image without pixels.
 func (q *qwenVision) patches(hBar, wBar int64) (gh, gw int64, refused *SizeError) {
 	if hBar <= 0 || wBar <= 0 {
 		return 0, 0, refuse("nothing would be left of the picture")
@@ -139,7 +138,7 @@ func (q *qwenVision) patches(hBar, wBar int64) (gh, gw int64, refused *SizeError
 	return hBar / q.patch, wBar / q.patch, nil
 }
 
-// nearest rounds side to a multiple of factor, halves to even ones.
+// roundToMultiple rounds side to a multiple of factor, halves to even ones.
 func nearest(side, factor int64) int64 {
 	return int64(math.RoundToEven(float64(side)/float64(factor))) * factor
 }
@@ -152,7 +151,7 @@ func grown(side int64, beta float64, factor int64) int64 {
 	return int64(math.Ceil(float64(side)*beta/float64(factor))) * factor
 }
 
-// image returns the layout of pictures.
+// imageLayout returns the layout of images.
 func (q qwenVision) image(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	return func(s size) (media.Layout, *SizeError) {
 		gh, gw, refused := q.grid(s.w, s.h, q.most)
@@ -163,7 +162,7 @@ func (q qwenVision) image(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	}
 }
 
-// frames returns the layout of videos of which each frame is a picture.
+// frameLayout returns the layout of videos whose frames are images.
 func (q qwenVision) frames(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	return func(s size) (media.Layout, *SizeError) {
 		c, refused := q.loader.load(s, true)
@@ -172,7 +171,7 @@ func (q qwenVision) frames(pad kv.Token) func(size) (media.Layout, *SizeError) {
 		}
 		most := q.most
 		if q.cap > 0 {
-			// Each frame's even share of the pixels of so many tokens, nine tenths of them.
+			// Each frame's even share of the pixels of the token cap, nine tenths of them.
 			factor := q.patch * q.merge
 			total := int64(float64(q.cap*factor*factor) * 0.9)
 			most = max(min(most, total*q.temporal/c.frames), int64(float64(q.least)*1.05))
@@ -186,16 +185,16 @@ func (q qwenVision) frames(pad kv.Token) func(size) (media.Layout, *SizeError) {
 	}
 }
 
-// qwenVideo is how the Qwen models since Qwen3-VL show videos: the time of each pair of
-// frames as text, and the pair between tokens of its own. The bounds of the pixels are
-// those of the whole video.
+// qwenVideo computes the tokens of videos in the Qwen models since Qwen3-VL: the time of each pair of
+// frames as text, then the pair between start and end tokens. The bounds of the pixels apply to the whole
+// video.
 type qwenVideo struct {
 	qwenVision
 	pad, start, end kv.Token
 	encode          func(string) []kv.Token
 }
 
-// defaultRate is taken for the frames a second of a video that does not say.
+// defaultFrameRate is the assumed rate of a video without one, in frames per second.
 const defaultRate = 24
 
 func (v *qwenVideo) layout(s size) (media.Layout, *SizeError) {
@@ -228,21 +227,21 @@ func (v *qwenVideo) layout(s size) (media.Layout, *SizeError) {
 	return l, nil
 }
 
-// count returns how many of the frames of a video are shown.
+// countFrames returns how many frames of a video are shown.
 func (s *sampling) count(frames int64, rate float64) int64 {
 	n := float64(frames) / rate * s.fps
 	return min(max(int64(min(n, float64(s.most))), s.least), s.most, frames)
 }
 
-// time returns what is written before the i-th group of frames, of n that are shown of
-// so many: the mean of the times of its first and its last frame.
+// groupTime returns the text before the i-th group of frames, with n of `frames` frames shown: the mean
+// time of the group's first and last frame.
 func (v *qwenVideo) time(i, n, frames int64, rate float64) string {
 	first := v.at(i*v.temporal, n, frames) / rate
 	last := v.at(min((i+1)*v.temporal, n)-1, n, frames) / rate
 	return "<" + strconv.FormatFloat((first+last)/2, 'f', 1, 64) + " seconds>"
 }
 
-// at returns which frame is the i-th of n that are spread evenly over all.
+// frameIndex returns the index of the i-th of n frames which are spread evenly over all.
 func (v *qwenVideo) at(i, n, frames int64) float64 {
 	if i == n-1 {
 		return float64(frames - 1)
@@ -254,8 +253,8 @@ func (v *qwenVideo) at(i, n, frames int64) float64 {
 	return math.RoundToEven(exact)
 }
 
-// grid returns the patches across the height and the width of each of n frames, as
-// smart_resize of transformers' video_processing_qwen3_vl.py.
+// videoGrid returns the patches across the height and the width of each of n frames, as smart_resize of
+// transformers' video_processing_qwen3_vl.py.
 func (v *qwenVideo) grid(n, w, h int64) (gh, gw int64, refused *SizeError) {
 	factor, most := v.patch*v.merge, v.most
 	if v.cap > 0 {
@@ -283,5 +282,5 @@ func (v *qwenVideo) grid(n, w, h int64) (gh, gw int64, refused *SizeError) {
 	return v.patches(hBar, wBar)
 }
 
-// ceil returns a/b rounded up, for a >= 0.
+// ceilDiv returns a/b rounded up, for a >= 0.
 func ceil(a, b int64) int64 { return (a + b - 1) / b }

@@ -9,27 +9,27 @@ import (
 	"penstock/core/media"
 )
 
-// Serving is what the engine that serves a model adds to the files of its checkpoint. The zero value
-// is an engine that hands all frames to the processor and calls it as the files say.
+// Serving is what the engine of a model adds to the files of its checkpoint. The zero value is an engine
+// which passes all frames to the processor and calls it as the files say.
 type Serving struct {
 	Loader Loader
-	// ProcessorArgs are the arguments with which the engine calls the processor: a JSON object as that of
-	// vLLM's --mm-processor-kwargs, flat or by images_kwargs, videos_kwargs and audio_kwargs; "" for none.
+	// ProcessorArgs are the arguments with which the engine calls the processor: a JSON object like vLLM's
+	// --mm-processor-kwargs, flat or split into images_kwargs, videos_kwargs and audio_kwargs; "" for none.
 	ProcessorArgs string
 }
 
-// argument is one of the arguments of a processor that stand in place of the files' settings.
+// processorArg is an argument of a processor which replaces a setting of the files.
 type argument struct {
 	key  string
-	kind media.Kind // 0 of one that is for all kinds
+	kind media.Kind // 0 if it applies to all kinds
 }
 
-// scopes are the names of the objects that hold the arguments for one kind.
+// argScopes maps the names of the objects with the arguments of one kind to the kind.
 func scopes() map[string]media.Kind {
 	return map[string]media.Kind{"images_kwargs": media.Image, "videos_kwargs": media.Video, "audio_kwargs": media.Audio}
 }
 
-// harmless reports whether an argument has no effect on how many tokens there are.
+// isHarmless reports whether an argument does not affect the number of tokens.
 func harmless(key string) bool {
 	return slices.Contains([]string{
 		"return_tensors", "device", "use_fast", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
@@ -37,8 +37,8 @@ func harmless(key string) bool {
 	}, key)
 }
 
-// apply puts the arguments of a processor in place of the settings of the files. What is set for one
-// kind goes before what is set for all.
+// applyArgs replaces settings of the files by the arguments of a processor. Arguments for one kind override
+// those for all kinds.
 func (s *source) apply(args string) {
 	if args == "" || s.err != nil {
 		return
@@ -65,7 +65,7 @@ func (s *source) apply(args string) {
 	}
 }
 
-// replaced returns o with other settings. Of a size the edges that are given replace those of o, under
+// withOverrides returns o with the given settings. In a size, the given edges replace those of o, under
 // either of their names.
 func (s *source) replaced(o object, given map[string]json.RawMessage) object {
 	with := object{where: o.where, fields: maps.Clone(o.fields), asked: map[string]bool{}}
@@ -94,12 +94,12 @@ func (s *source) replaced(o object, given map[string]json.RawMessage) object {
 			}
 		}
 	}
-	with.fields["size"], _ = json.Marshal(size) // of raw values that were decoded
+	with.fields["size"], _ = json.Marshal(size) // raw values which were decoded before
 	return with
 }
 
-// settle refuses a family whose processor has arguments of which no rule knows: a kind alone, if they
-// are its own and it is not the family's only one.
+// checkArgs refuses a family with arguments which no rule knows. It refuses only a kind if the arguments
+// apply to that kind alone and the family has others.
 func (s *source) settle(f *Family) {
 	of := map[media.Kind]object{media.Image: s.image, media.Video: s.video, media.Audio: s.audio}
 	for _, a := range s.arguments {

@@ -7,8 +7,7 @@ import (
 	"penstock/core/media"
 )
 
-// TestProcessorArguments: what an engine's processor is called with stands in place of what the
-// checkpoint's files say.
+// TestProcessorArguments: the arguments of an engine's processor override the checkpoint's files.
 func TestProcessorArguments(t *testing.T) {
 	vocab := spelling{"<|image_pad|>": 300, "<|video_pad|>": 301, "<|vision_start|>": 302, "<|vision_end|>": 303}
 	qwen2 := Files{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{"min_pixels":3136,"max_pixels":12845056}`)}

@@ -14,15 +14,15 @@ import (
 // maxFile bounds a configuration file, in bytes.
 const maxFile = 8 << 20
 
-// source is a checkpoint's configuration while a family is made of it. The first thing
-// that is wrong or missing stays in err, and what is read after it is of no meaning, so
-// that families can be written down without a check in each line.
+// configSource is a checkpoint's configuration while a family is created from it. The first error stays in
+// err, and values read after it are meaningless, so that families can be written without an error check in
+// each line.
 type source struct {
 	config    object
 	image     object // the image processor
 	video     object // the video processor
 	audio     object // the feature extractor
-	processor object // what the processor has of its own
+	processor object // the processor's own settings
 
 	vocabulary Vocabulary
 	serving    Serving
@@ -30,16 +30,16 @@ type source struct {
 	err        *UnsupportedError
 }
 
-// object is a JSON object of a file.
+// jsonObject is a JSON object of a file.
 type object struct {
-	where  string // for errors: file and path
+	where  string // file and path, for errors
 	fields map[string]json.RawMessage
-	asked  map[string]bool // which of them a rule asked for; nil if nobody wants to know
+	asked  map[string]bool // the keys which a rule read; nil if not recorded
 }
 
 func (o object) missing() bool { return o.fields == nil }
 
-// has reports whether there is a value, and not null.
+// has reports whether there is a value other than null.
 func (o object) has(key string) bool {
 	if o.asked != nil {
 		o.asked[key] = true
@@ -48,10 +48,9 @@ func (o object) has(key string) bool {
 	return ok && !bytes.Equal(v, []byte("null"))
 }
 
-// read parses the files and finds the processors in them, as transformers does: what
-// stands in processor_config.json under the name of a processor goes before the file of
-// its own, and a video processor without either is configured by the file of the image
-// processor.
+// readFiles parses the files and finds the processors in them, as transformers does: an entry in
+// processor_config.json under the name of a processor overrides that processor's own file, and a video
+// processor without either uses the file of the image processor.
 func read(f Files, v Vocabulary) *source {
 	s := &source{vocabulary: v}
 	s.config = s.parse("config.json", f.Config)
@@ -85,7 +84,7 @@ func (s *source) parse(name string, b []byte) object {
 	return o
 }
 
-// first returns the first of some objects that is there.
+// firstPresent returns the first object which exists.
 func (s *source) first(of ...object) object {
 	if i := slices.IndexFunc(of, func(o object) bool { return !o.missing() }); i >= 0 {
 		return of[i]
@@ -93,7 +92,7 @@ func (s *source) first(of ...object) object {
 	return of[len(of)-1]
 }
 
-// object returns the object that is a value of o; a missing one if there is none.
+// getObject returns the object under a key of o; a missing one if there is none.
 func (s *source) object(o object, key string) object {
 	in := object{where: o.where + " " + key}
 	if o.has(key) {
@@ -104,7 +103,7 @@ func (s *source) object(o object, key string) object {
 	return in
 }
 
-// number returns a whole number of o, at least low; def if there is none.
+// getNumber returns a whole number of o, at least low; def if there is none.
 func (s *source) number(o object, key string, low, def int64) int64 {
 	if !o.has(key) {
 		return def
@@ -117,7 +116,7 @@ func (s *source) number(o object, key string, low, def int64) int64 {
 	return n
 }
 
-// real returns a positive number of o; def if there is none.
+// getReal returns a positive number of o; def if there is none.
 func (s *source) real(o object, key string, def float64) float64 {
 	if !o.has(key) {
 		return def
@@ -130,11 +129,11 @@ func (s *source) real(o object, key string, def float64) float64 {
 	return x
 }
 
-// maxNumber bounds the whole numbers of configurations, so that no product of a few of
-// them and a size overflows.
+// maxNumber bounds the whole numbers of configurations, so that products of a few of them and a size do not
+// overflow.
 const maxNumber = 1 << 40
 
-// needed returns a whole number that has to be there, at least low.
+// requireNumber returns a required whole number, at least low.
 func (s *source) needed(o object, key string, low int64) int64 {
 	if !o.has(key) {
 		s.fail(o, key, "is missing, so that the model's limits are not known")
@@ -143,7 +142,7 @@ func (s *source) needed(o object, key string, low int64) int64 {
 	return s.number(o, key, low, low)
 }
 
-// flag returns a truth value of o; def if there is none.
+// getFlag returns a boolean of o; def if there is none.
 func (s *source) flag(o object, key string, def bool) bool {
 	if !o.has(key) {
 		return def
@@ -155,7 +154,7 @@ func (s *source) flag(o object, key string, def bool) bool {
 	return b
 }
 
-// text returns a string of o; def if there is none.
+// getText returns a string of o; def if there is none.
 func (s *source) text(o object, key, def string) string {
 	if !o.has(key) {
 		return def
@@ -167,7 +166,7 @@ func (s *source) text(o object, key, def string) string {
 	return t
 }
 
-// texts returns a list of strings of o.
+// getTexts returns a list of strings of o.
 func (s *source) texts(o object, key string) []string {
 	if !o.has(key) {
 		return nil
@@ -179,7 +178,7 @@ func (s *source) texts(o object, key string) []string {
 	return t
 }
 
-// pairs returns a list of lists of numbers of o.
+// getPairs returns a list of lists of numbers of o.
 func (s *source) pairs(o object, key string) [][]int64 {
 	if !o.has(key) {
 		return nil
@@ -191,8 +190,8 @@ func (s *source) pairs(o object, key string) [][]int64 {
 	return p
 }
 
-// token returns the token that one of keys of config.json names by id, else the one
-// that the vocabulary writes as text.
+// findToken returns the token whose id one of keys of config.json gives, otherwise the one with this text
+// in the vocabulary.
 func (s *source) token(text string, keys ...string) kv.Token {
 	for _, key := range keys {
 		if s.config.has(key) {
@@ -214,7 +213,7 @@ func (s *source) token(text string, keys ...string) kv.Token {
 	return 0
 }
 
-// encoder returns what encodes text.
+// findEncoder returns the function which encodes text.
 func (s *source) encoder() func(string) []kv.Token {
 	if e, ok := s.vocabulary.(Encoder); ok {
 		return e.Tokens
@@ -225,9 +224,8 @@ func (s *source) encoder() func(string) []kv.Token {
 	return nil
 }
 
-// optional makes the medium of a kind that models of the family may do without: if what it
-// needs is missing or not modelled, the family says so of that kind and is good for the
-// others.
+// addOptional adds a kind of media which the family can do without: if its settings are missing or not
+// modelled, the family records that for the kind and supports the others.
 func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
 	if s.err != nil {
 		return
@@ -241,14 +239,14 @@ func (s *source) optional(f *Family, k media.Kind, make func() *medium) {
 	f.mediums[k] = m
 }
 
-// ofTheLibrary refuses a processor that is code of the checkpoint.
+// requireLibraryProcessor refuses a processor which is code of the checkpoint.
 func (s *source) ofTheLibrary(o object) {
 	if o.has("auto_map") {
 		s.fail(o, "auto_map", "says that the processor is the checkpoint's own, which is not modelled")
 	}
 }
 
-// is refuses a switch that has another value than the one that is modelled.
+// requireFlag refuses a flag whose value is not the modelled one.
 func (s *source) is(o object, key string, want bool) {
 	if s.flag(o, key, want) != want {
 		s.fail(o, key, "is %t, which is not modelled", !want)

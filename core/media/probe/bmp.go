@@ -2,8 +2,7 @@ package probe
 
 import "encoding/binary"
 
-// bmp reads the header of Windows and of OS/2 bitmaps. Rows from top to bottom have a
-// negative height.
+// parseBMP parses the header of Windows and OS/2 bitmaps. A negative height means rows from top to bottom.
 func (v *view) bmp(f *found) error {
 	size, ok := v.u32(14, binary.LittleEndian)
 	if !ok {

@@ -5,22 +5,22 @@ import (
 	"encoding/binary"
 )
 
-// The tags of TIFF directories that are read.
+// The tags of TIFF directories which are read.
 const (
 	tagWidth       = 256
 	tagHeight      = 257
 	tagOrientation = 274
-	maxEntries     = 512 // of a directory that are looked at
+	maxEntries     = 512 // read per directory
 )
 
-// directory is what the first directory of a TIFF structure says; 0 is not said.
+// directory holds the fields of the first directory of a TIFF structure; 0 is absent.
 type directory struct {
 	width, height, orientation int64
-	all                        bool // all entries were seen
+	all                        bool // all entries were read
 }
 
-// dir reads the first directory of the TIFF structure at base, which ends before end
-// (-1: with the file). It is a TIFF file, or what EXIF is.
+// readDirectory reads the first directory of the TIFF structure at base, which ends before end (-1: with
+// the file). The structure is a TIFF file or EXIF data.
 func (v *view) dir(base, end int64) (directory, error) {
 	head, err := v.within(base, 8, end)
 	if err != nil {
@@ -83,8 +83,7 @@ func (v *view) dir(base, end int64) (directory, error) {
 	return d, nil
 }
 
-// within returns n bytes at an offset of a structure that ends before end (-1: with the
-// file).
+// readWithin returns n bytes at an offset of a structure which ends before end (-1: with the file).
 func (v *view) within(off int64, n int, end int64) ([]byte, error) {
 	if end >= 0 && off+int64(n) > end {
 		return nil, malformed("a directory that ends behind what it is in")
@@ -96,8 +95,7 @@ func (v *view) within(off int64, n int, end int64) ([]byte, error) {
 	return b, nil
 }
 
-// entry returns the one unsigned number that an entry of a directory holds; 0 if it
-// holds something else.
+// parseEntry returns the single unsigned number of a directory entry; 0 if it holds something else.
 func entry(e []byte, order binary.ByteOrder) int64 {
 	value := e[8:]
 	count := uint64(order.Uint32(e[4:]))
@@ -122,9 +120,9 @@ func entry(e []byte, order binary.ByteOrder) int64 {
 	return 0
 }
 
-// exif returns how the EXIF structure between base and end turns the picture: 1 to 8,
-// 0 if it does not say, and an error if more of the file is wanted. What is broken says
-// nothing, and is said to be.
+// readEXIF returns the orientation of the EXIF structure between base and end: 1 to 8, or 0 if absent. err
+// is set if more of the file is needed. broken says that the structure is invalid; then it has no
+// orientation.
 func (v *view) exif(base, end int64) (turn int, broken bool, err error) {
 	d, err := v.dir(base, end)
 	switch {
@@ -138,7 +136,7 @@ func (v *view) exif(base, end int64) (turn int, broken bool, err error) {
 	return oriented(d.orientation), false, nil
 }
 
-// oriented returns an orientation that was read; numbers that mean nothing turn nothing.
+// normalizeOrientation returns an orientation; invalid numbers become 1.
 func oriented(n int64) int {
 	if n < 1 || n > 8 {
 		return 1
@@ -146,8 +144,7 @@ func oriented(n int64) int {
 	return int(n)
 }
 
-// xmp returns the orientation that a packet of XMP states, as Pillow looks for it; 1 if
-// none.
+// xmpOrientation returns the orientation in an XMP packet, found as Pillow does; 1 if absent.
 func xmp(packet []byte) int {
 	key := []byte("tiff:Orientation")
 	for {
@@ -166,8 +163,7 @@ func xmp(packet []byte) int {
 	}
 }
 
-// tiff reads TIFF and BigTIFF: the first directory, which is often the last thing in the
-// file.
+// parseTIFF parses TIFF and BigTIFF: the first directory, which is often at the end of the file.
 func (v *view) tiff(f *found) error {
 	d, err := v.dir(0, -1)
 	switch {

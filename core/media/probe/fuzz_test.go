@@ -6,8 +6,8 @@ import (
 	"penstock/core/media"
 )
 
-// FuzzHeader: no file makes a panic, and by ranges and in pieces it is what it is whole, but
-// that less may be known of which way up it is.
+// FuzzHeader: no file panics. Reading by ranges and in pieces gives the same result as the whole file,
+// except that the orientation may be unknown.
 func FuzzHeader(f *testing.F) {
 	for _, b := range files(f) {
 		f.Add(b[:min(len(b), 4096)], uint16(7), false)
@@ -25,7 +25,7 @@ func FuzzHeader(f *testing.F) {
 		if one.info != pieces.info || (one.err == nil) != (pieces.err == nil) {
 			t.Fatalf("in one: %+v, in pieces %+v", one, pieces)
 		}
-		// A sound that is cut off is as long as it claims to be while nobody says where the file ends.
+		// A truncated sound has its claimed length while the file's length is unknown.
 		if comparable := told || whole.Kind != media.Audio; comparable && one.err == nil && err == nil && one.info != whole {
 			if one.info.Oriented && whole.Oriented {
 				t.Fatalf("whole: %+v, by ranges %+v", whole, one)
@@ -44,7 +44,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// sane holds what an answer says against itself.
+// sane checks that a result is consistent.
 func sane(t *testing.T, i Info) {
 	s := i.Size
 	switch {

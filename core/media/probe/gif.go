@@ -2,8 +2,8 @@ package probe
 
 import "encoding/binary"
 
-// gif reads the size of the screen, and walks to the first picture on it: one that is
-// larger than the screen makes it larger.
+// parseGIF reads the size of the logical screen and walks to the first image: an image larger than the
+// screen enlarges it.
 func (v *view) gif(f *found) error {
 	b, ok := v.at(6, 7)
 	if !ok {
@@ -36,13 +36,13 @@ func (v *view) gif(f *found) error {
 			}
 		case ';':
 			return malformed("there is no picture in it")
-		default: // decoders pass over it
+		default: // decoders skip it
 			pos++
 		}
 	}
 }
 
-// colours returns the length of the table of colours that flags announce.
+// colorTableLen returns the length of the color table which flags announce.
 func colours(flags byte) int64 {
 	if flags&0x80 == 0 {
 		return 0
@@ -50,7 +50,7 @@ func colours(flags byte) int64 {
 	return 3 << (flags&7 + 1)
 }
 
-// blocks passes over blocks of data, each behind its length, up to one of none.
+// skipBlocks skips length-prefixed blocks of data, up to an empty one.
 func (v *view) blocks(pos int64) (int64, bool) {
 	for {
 		b, ok := v.at(pos, 1)

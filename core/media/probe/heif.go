@@ -2,16 +2,16 @@ package probe
 
 import "encoding/binary"
 
-// maxItems bounds the boxes and items of a file that are looked at.
+// maxItems bounds the boxes and items which are read.
 const maxItems = 4096
 
-// box is a box of an ISO base media file: where its content begins and ends.
+// isoBox is a box of an ISO base media file, with the bounds of its content.
 type box struct {
 	kind       string
 	begin, end int64
 }
 
-// box returns the box at pos, which ends before end (-1: with the file).
+// readBox returns the box at pos, which ends before end (-1: with the file).
 func (v *view) box(pos, end int64) (box, error) {
 	head, ok := v.at(pos, 8)
 	if !ok {
@@ -39,7 +39,7 @@ func (v *view) box(pos, end int64) (box, error) {
 	return b, nil
 }
 
-// find returns the first box of a kind between begin and end.
+// findBox returns the first box of a kind between begin and end.
 func (v *view) find(kind string, begin, end int64) (box, error) {
 	pos := begin
 	for range maxItems {
@@ -55,8 +55,8 @@ func (v *view) find(kind string, begin, end int64) (box, error) {
 	return box{}, unsupported("too many boxes")
 }
 
-// heif reads AVIF and HEIC: the primary item's size among the properties of items, and how
-// it is cropped and turned. The pictures that it is made of have sizes too.
+// parseHEIF parses AVIF and HEIC: the primary item's size, crop and rotation among the item properties. The
+// tiles of the image have sizes too.
 func (v *view) heif(f *found) error {
 	meta, err := v.find("meta", 0, -1)
 	if err != nil {
@@ -99,7 +99,7 @@ func (v *view) heif(f *found) error {
 	}
 }
 
-// primary returns the primary item's number.
+// primaryItem returns the id of the primary item.
 func (v *view) primary(pitm box) (uint32, error) {
 	b, ok := v.at(pitm.begin, 6)
 	if !ok {
@@ -115,7 +115,7 @@ func (v *view) primary(pitm box) (uint32, error) {
 	return n, nil
 }
 
-// boxes returns all boxes in one.
+// childBoxes returns all boxes in a box.
 func (v *view) boxes(in box) ([]box, error) {
 	var all []box
 	for pos := in.begin; pos < in.end; {
@@ -131,8 +131,7 @@ func (v *view) boxes(in box) ([]box, error) {
 	return all, nil
 }
 
-// associated returns the properties of an item, by number from 1, in the order in which
-// they are applied.
+// itemProperties returns the properties of an item, numbered from 1, in order of application.
 func (v *view) associated(ipma box, item uint32) ([]int, bool, error) {
 	b, ok := v.at(ipma.begin, 8)
 	if !ok {
@@ -182,12 +181,12 @@ func (v *view) associated(ipma box, item uint32) ([]int, bool, error) {
 	return nil, false, nil
 }
 
-// apply reads the properties of the primary item, the transformations in their order.
+// applyProperties applies the properties of the primary item, transformations in order.
 func (v *view) apply(f *found, properties []box, indexes []int) error {
 	width, height := int64(0), int64(0)
 	for _, i := range indexes {
 		if i == 0 {
-			continue // none, as the format has it
+			continue // no property, in this format
 		}
 		if i > len(properties) {
 			return malformed("a property that is not there")
@@ -229,7 +228,7 @@ func (v *view) apply(f *found, properties []box, indexes []int) error {
 	return nil
 }
 
-// fraction returns the whole part of an unsigned fraction, if it is above 0.
+// wholePart returns the whole part of an unsigned fraction if it is above 0.
 func fraction(b []byte) (int64, bool) {
 	n, d := int64(binary.BigEndian.Uint32(b)), int64(binary.BigEndian.Uint32(b[4:]))
 	if d == 0 || n < d {

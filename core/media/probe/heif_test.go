@@ -7,7 +7,7 @@ import (
 	"penstock/core/media"
 )
 
-// boxOf is a box of an ISO base media file.
+// boxOf returns a box of an ISO base media file.
 func boxOf(kind string, parts ...[]byte) []byte {
 	body := join(parts...)
 	return join(binary.BigEndian.AppendUint32(nil, uint32(8+len(body))), []byte(kind), body)
@@ -20,8 +20,8 @@ func words(n ...uint32) (b []byte) {
 	return b
 }
 
-// phone is a file as phones write them: the primary item is a grid of tiles, whose sizes come
-// first, with properties of its own.
+// phone returns a file as phones write it: the primary item is a grid of tiles, whose sizes come first,
+// with properties of its own.
 func phone(own ...byte) []byte {
 	ipco := boxOf("ipco",
 		boxOf("ispe", words(0, 512, 512)),
@@ -63,7 +63,7 @@ func TestPrimaryItem(t *testing.T) {
 	}
 }
 
-// TestMetaAtEnd: what describes the picture may be behind it, and is asked for there.
+// TestMetaAtEnd: the metadata may follow the image, and is requested there.
 func TestMetaAtEnd(t *testing.T) {
 	b := phone(3, 4)
 	ftyp, meta := b[:24], b[24:len(b)-108]

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// The markers of JPEG that are told apart.
+// The JPEG markers which the parser distinguishes.
 const (
 	markSOI  = 0xD8
 	markEOI  = 0xD9
@@ -21,15 +21,15 @@ const (
 	xmpID  = "http://ns.adobe.com/xap/1.0/\x00"
 )
 
-// isFrame reports whether a marker begins the header of a frame, of any of the codings:
-// baseline to lossless, Huffman and arithmetic.
+// isFrameMarker reports whether a marker starts a frame header of any coding: baseline to lossless, Huffman
+// and arithmetic.
 func isFrame(m byte) bool { return m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xC8 && m != 0xCC }
 
-// jpeg walks from marker to marker up to the first scan. Which way up the picture is may
-// be told before its size and after it.
+// parseJPEG walks from marker to marker up to the first scan. The orientation may come before or after the
+// size.
 func (v *view) jpeg(f *found) error {
 	pos := int64(2)
-	packet := Need{} // of XMP, which is only asked if EXIF says nothing
+	packet := Need{} // XMP, used only if EXIF has no orientation
 	said, broken := false, false
 	for {
 		marker, at, ok := v.marker(pos)
@@ -79,7 +79,7 @@ func (v *view) jpeg(f *found) error {
 			case bytes.HasPrefix(b, []byte(xmpID)):
 				packet = Need{body, int64(n) - 2}
 			}
-		case marker == markAPP1: // XMP behind EXIF
+		case marker == markAPP1: // XMP after EXIF
 			if b, ok := v.at(body, min(int(n)-2, len(xmpID))); ok && string(b) == xmpID {
 				packet = Need{body, int64(n) - 2}
 			} else if !ok {
@@ -93,8 +93,7 @@ func (v *view) jpeg(f *found) error {
 	}
 }
 
-// jpegTurn settles which way up the picture is when all segments were seen and EXIF did
-// not say.
+// jpegOrientation determines the orientation after all segments, if EXIF gave none.
 func (v *view) jpegTurn(f *found, packet Need, broken bool) error {
 	switch {
 	case !f.sized:
@@ -113,8 +112,8 @@ func (v *view) jpegTurn(f *found, packet Need, broken bool) error {
 	return nil
 }
 
-// marker returns the next marker at or behind pos, and the offset of what follows. Bytes
-// that are none are passed over, as decoders do.
+// nextMarker returns the next marker at or after pos, and the offset of what follows. It skips other bytes,
+// as decoders do.
 func (v *view) marker(pos int64) (byte, int64, bool) {
 	for {
 		if _, ok := v.at(pos, 2); !ok {
@@ -131,7 +130,7 @@ func (v *view) marker(pos int64) (byte, int64, bool) {
 			j++
 		}
 		switch {
-		case j == len(b): // it may be fill that goes on
+		case j == len(b): // it may be fill which continues
 			pos += int64(j) - 1
 		case b[j] == 0:
 			pos += int64(j) + 1

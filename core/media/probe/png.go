@@ -5,9 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// png walks from chunk to chunk. The size is in the first one, or the second one of
-// pictures that Apple's tools made for their phones; which way up the picture is may be
-// told anywhere up to the end, behind the pixels too.
+// parsePNG walks from chunk to chunk. The size is in the first chunk, or in the second one of images from
+// Apple's tools for phones. The orientation may be anywhere up to the end, even after the pixels.
 func (v *view) png(f *found) error {
 	pos := int64(len(pngMagic))
 	packet := Need{}
@@ -46,7 +45,7 @@ func (v *view) png(f *found) error {
 				packet = where
 			}
 		case "tEXt", "zTXt":
-			// EXIF as text, which ImageMagick wrote before there was a chunk for it.
+			// EXIF as text, which ImageMagick wrote before the eXIf chunk existed.
 			if b, ok := v.at(body, int(min(length, 21))); !ok {
 				return errShort
 			} else if bytes.HasPrefix(b, []byte("Raw profile type exif")) || bytes.HasPrefix(b, []byte("Raw profile type APP1")) {
@@ -55,10 +54,10 @@ func (v *view) png(f *found) error {
 		case "IDAT":
 			if data++; data == 2 && !v.whole {
 				if v.total < 0 {
-					return nil // its end is anywhere
+					return nil // its end may be anywhere
 				}
-				// Encoders cut all pixels but the last into pieces of one length: the last
-				// piece is where that leads, or the end. If it is neither, nothing is known.
+				// Encoders cut the pixels into chunks of one length, except the last: the chunk at the
+				// computed position is the last one, or the end. If it is neither, nothing is known.
 				pos += max(1, (v.total-12-pos)/(length+12)) * (length + 12)
 				head, ok := v.at(pos, 8)
 				if !ok {
@@ -76,8 +75,8 @@ func (v *view) png(f *found) error {
 	}
 }
 
-// pngText returns where a chunk of text has the XMP packet, if it is one; unknown says
-// that it is, and cannot be read.
+// pngXMP returns the range of the XMP packet in a text chunk, if it is one. unknown says that it is one and
+// cannot be read.
 func (v *view) pngText(body, length int64) (packet Need, unknown bool, err error) {
 	const key = "XML:com.adobe.xmp\x00"
 	b, ok := v.at(body, int(min(length, int64(len(key))+1)))
@@ -90,7 +89,7 @@ func (v *view) pngText(body, length int64) (packet Need, unknown bool, err error
 	return Need{body, length}, b[len(key)] != 0 || length > longest, nil
 }
 
-// pngTurn settles which way up the picture is when all chunks were seen.
+// pngOrientation determines the orientation after all chunks.
 func (v *view) pngTurn(f *found, packet Need) error {
 	f.turn = 1
 	if packet.IsZero() {

@@ -1,13 +1,11 @@
-// Package probe reads how large pictures and sounds are from the headers of their
-// files, of which it wants to see as little as it can: a caller that has a file hands
-// it over whole ([Header]), and one that must ask for it piece by piece is told which
-// bytes are wanted next ([Probe]).
+// Package probe reads the size of images and sounds from the headers of their files, with as few bytes as
+// possible. A caller which has the file passes it whole ([ReadHeader]). A caller which must request it
+// piece by piece is told which bytes are needed next ([Probe]).
 //
-// Formats are known by their first bytes, never by a name or a declared type. Sizes are
-// those of the picture as it is shown, which is how Pillow, and so the processors of the
-// engines, see it after ImageOps.exif_transpose: turned as EXIF, XMP or the container
-// say. What headers claim is never allocated, and no file is asked for in more than
-// [MaxRanges] ranges.
+// Formats are identified by their first bytes, never by a name or a declared type. Sizes are those of the
+// displayed image, as Pillow, and so the engines' processors, see it after ImageOps.exif_transpose: rotated
+// as EXIF, XMP or the container say. Nothing is allocated by the sizes which headers claim, and no file is
+// requested in more than [MaxRanges] ranges.
 package probe
 
 import (
@@ -17,18 +15,18 @@ import (
 	"penstock/core/media"
 )
 
-// Limits of what is believed.
+// The limits of accepted files.
 const (
-	// MaxSide is the longest side of a picture, in pixels.
+	// MaxSide is the longest side of an image, in pixels.
 	MaxSide = 65535
-	// DefaultMaxPixels is how many pixels a picture may have if nothing else is said: twice
-	// Pillow's MAX_IMAGE_PIXELS, above which it refuses to open a picture.
+	// DefaultMaxPixels is the default limit of pixels in an image: twice Pillow's MAX_IMAGE_PIXELS, above
+	// which Pillow refuses to open an image.
 	DefaultMaxPixels = 178956970
-	// MaxRanges is how many ranges of a file are asked for at most.
+	// MaxRanges bounds the ranges of a file which are requested.
 	MaxRanges = 16
 )
 
-// Format says what a file is.
+// FileFormat is a file format.
 type Format uint8
 
 // The formats. The zero value is none of them.
@@ -44,7 +42,7 @@ const (
 	WAV
 )
 
-// String returns the format's usual name, in small letters.
+// String returns the format's usual name, in lower case.
 func (f Format) String() string {
 	names := [...]string{"unknown", "png", "gif", "jpeg", "webp", "bmp", "tiff", "avif", "heic", "wav"}
 	if int(f) < len(names) {
@@ -53,45 +51,45 @@ func (f Format) String() string {
 	return names[0]
 }
 
-// Info is what a header says.
+// Info is the content of a header.
 type Info struct {
 	Format Format
 	Kind   media.Kind
-	// Size is that of the picture as it is shown, if Oriented; otherwise width and height may
-	// have to be exchanged. Of a sound, Samples are what becomes of it at 16 kHz.
+	// Size is the displayed size, if Oriented; otherwise width and height may have to be exchanged. For a
+	// sound, Samples is its length at 16 kHz.
 	Size media.Size
-	// Oriented says that it is known which way up the picture is.
+	// Oriented says that the orientation is known.
 	Oriented bool
-	// Orientation is how the file's pixels are to be turned, as EXIF numbers it (1 to 8); 0 if
-	// that is not known. Of AVIF and HEIC it is 1: who decodes those turns them.
+	// Orientation is the EXIF orientation of the file's pixels (1 to 8); 0 if unknown. For AVIF and HEIC it
+	// is 1, because their decoders rotate.
 	Orientation int
-	// Frames, Rate and Channels are those of a sound as it is in the file: how many samples each
-	// channel has, and how many there are in a second.
+	// Frames, Rate and Channels describe a sound as stored in the file: samples per channel, and samples
+	// per second.
 	Frames         int64
 	Rate, Channels int
 }
 
-// Need is a range of a file that is wanted.
+// ByteRange is a range of a file which is needed.
 type Need struct{ Offset, Length int64 }
 
-// IsZero reports whether nothing is wanted.
+// IsZero reports whether nothing is needed.
 func (n Need) IsZero() bool { return n == Need{} }
 
-// Fault says what is wrong with a file.
+// ErrorKind says what is wrong with a file.
 type Fault uint8
 
-// The faults.
+// The error kinds.
 const (
-	NotMedia    Fault = iota + 1 // the bytes are none of the formats
-	Malformed                    // they begin like one, and contradict it
-	Unsupported                  // a variant that is not read
+	NotMedia    Fault = iota + 1 // the bytes match none of the formats
+	Malformed                    // they start like a format, and contradict it
+	Unsupported                  // an unsupported variant
 	TooLarge                     // larger than the limits
 )
 
-// Error says why nothing is known of a file.
+// Error says why a file cannot be read.
 type Error struct {
 	Fault  Fault
-	Format Format // 0 if not known
+	Format Format // 0 if unknown
 	Reason string
 }
 
@@ -103,11 +101,10 @@ func (e *Error) Error() string {
 	return "probe " + e.Format.String() + ": " + e.Reason
 }
 
-// Probe reads the header of a file of which it is given pieces, and keeps no more
-// than 64 KiB of its begin and the ranges that it has asked for. The zero value is
-// ready.
+// Probe reads the header of a file which arrives in pieces. It keeps at most the first 64 KiB and the
+// ranges which it requested. The zero value is ready.
 type Probe struct {
-	// MaxPixels is how many pixels a picture may have; 0 for DefaultMaxPixels.
+	// MaxPixels is the limit of pixels in an image; 0 means DefaultMaxPixels.
 	MaxPixels int64
 
 	known bool // total is the file's length
@@ -116,8 +113,7 @@ type Probe struct {
 	asked []Need
 }
 
-// Add tells p what the file has at an offset. Bytes that it has no use for are not
-// kept; it does not hold on to b.
+// AddBytes hands p the file's bytes at an offset. It copies what it needs, and does not keep b.
 func (p *Probe) Add(offset int64, b []byte) {
 	if offset < 0 || offset > math.MaxInt64-int64(len(b)) {
 		return
@@ -130,7 +126,7 @@ func (p *Probe) Add(offset int64, b []byte) {
 	}
 }
 
-// keep adds what b has of a range.
+// keepRange keeps the part of b which is in range n.
 func (p *Probe) keep(n Need, offset int64, b []byte) {
 	from, to := max(n.Offset, offset), min(n.Offset+n.Length, offset+int64(len(b)))
 	if from < to {
@@ -138,14 +134,12 @@ func (p *Probe) keep(n Need, offset int64, b []byte) {
 	}
 }
 
-// End tells p how many bytes the file has, as far as anybody said so. What should be
-// behind them is not asked for.
+// SetLength sets the file's length, as the sender reports it. Probe requests nothing after it.
 func (p *Probe) End(total int64) { p.known, p.total = true, max(total, 0) }
 
-// Result returns what is known so far. If more bytes are wanted it says which; with an
-// Info that has a size, they would only tell which way up the picture is, and the caller
-// may do without. A range that is not given although it was asked for is asked for again.
-// Errors are of type *Error and final.
+// Result returns what is known so far. If it needs more bytes it returns their range. If Info already has a
+// size, those bytes would only give the orientation, and the caller may do without them. It repeats a range
+// which was not delivered. Errors are of type *Error and final.
 func (p *Probe) Result() (Info, Need, error) {
 	v := view{parts: p.kept, total: -1}
 	if p.known {
@@ -164,9 +158,9 @@ func (p *Probe) Result() (Info, Need, error) {
 	return info, Need{}, nil
 }
 
-// ask returns the range to ask for if one is missing: first the beginning of the file,
-// then all that is ever kept of it, then that very place; that at once if the size is known.
-// It reports whether there may be one more range.
+// nextRange returns the range to request: first the start of the file, then everything which is kept of the
+// start, then the missing place itself. If the size is known it goes there at once. It reports whether
+// another range may be requested.
 func (p *Probe) ask(missing Need, sized bool) (Need, bool) {
 	head := int64(0)
 	if len(p.kept) > 0 && p.kept[0].off == 0 {
@@ -197,32 +191,32 @@ func (p *Probe) ask(missing Need, sized bool) (Need, bool) {
 	return n, true
 }
 
-// Header returns what the header of a whole file says. Errors are of type *Error.
+// ReadHeader returns the header of a whole file. Errors are of type *Error.
 func Header(file []byte) (Info, error) { return HeaderWithin(file, 0) }
 
-// HeaderWithin is Header with a limit of pixels; 0 for DefaultMaxPixels.
+// ReadHeaderWithin is ReadHeader with a limit of pixels; 0 means DefaultMaxPixels.
 func HeaderWithin(file []byte, maxPixels int64) (Info, error) {
 	v := view{parts: []part{{0, file}}, total: int64(len(file)), whole: true}
 	info, _, err := v.read(maxPixels)
 	return info, err
 }
 
-// found is what a parser has read.
+// parsedHeader is what a parser has read.
 type found struct {
 	width, height  int64
 	sized          bool
-	turn           int // as EXIF numbers it; 0 if not known
+	turn           int // as in EXIF; 0 if unknown
 	frames         int64
 	rate, channels int
 }
 
-// size notes the size of a picture's pixels as the file has them.
+// setSize records the size of an image's pixels as stored in the file.
 func (f *found) size(width, height int64) {
 	f.width, f.height, f.sized = width, height, true
 }
 
-// parse reads a file of a format; it returns errShort if the view has not got what it
-// wants, of which found may have a part by then.
+// parseFormat parses a file of a format. It returns errShort if the view lacks bytes; f may be partly set
+// by then.
 func (v *view) parse(format Format, f *found) error {
 	switch format {
 	case PNG:
@@ -244,7 +238,7 @@ func (v *view) parse(format Format, f *found) error {
 	}
 }
 
-// read returns what the view says, or which bytes it lacks.
+// readInfo returns the header of the view, or the range which it lacks.
 func (v *view) read(maxPixels int64) (Info, Need, error) {
 	if v.total == 0 {
 		return Info{}, Need{}, &Error{NotMedia, 0, "the file is empty"}
@@ -298,7 +292,7 @@ func (v *view) read(maxPixels int64) (Info, Need, error) {
 	return info, v.missing, nil
 }
 
-// soundError says why a sound has no length that can be used.
+// newSoundError says why a sound has no usable length.
 func soundError(frames int64, rate int) *Error {
 	if frames == 0 {
 		return &Error{Malformed, WAV, "the sound has no samples"}
@@ -306,7 +300,7 @@ func soundError(frames int64, rate int) *Error {
 	return &Error{TooLarge, WAV, "the sound is too long"}
 }
 
-// check refuses sizes that no picture has, and those above the limits.
+// checkSize refuses impossible sizes and sizes above the limits.
 func check(width, height, maxPixels int64) *Error {
 	if maxPixels <= 0 {
 		maxPixels = DefaultMaxPixels
@@ -322,12 +316,12 @@ func check(width, height, maxPixels int64) *Error {
 	return nil
 }
 
-// ModelRate is the rate of sounds that models hear, in samples a second.
+// ModelRate is the sample rate of models, in samples per second.
 const ModelRate = 16000
 
-// Samples returns how many samples a sound of so many at a rate has at ModelRate, rounded up as the
-// resamplers of vLLM (torchaudio, PyAV, scipy) and SGLang round. It reports false if there are none, or
-// more than anybody listens to.
+// ModelSamples returns the number of samples at ModelRate of a sound with `frames` samples at a rate,
+// rounded up as the resamplers of vLLM (torchaudio, PyAV, scipy) and SGLang do. It reports false if there
+// are none, or implausibly many.
 func Samples(frames int64, rate int) (int, bool) {
 	if frames < 0 || rate <= 0 || frames > 1<<40 {
 		return 0, false

@@ -46,7 +46,7 @@ func file(t testing.TB, name string) []byte {
 	return b
 }
 
-// outcome is what came of reading a file by ranges.
+// outcome is the result of reading a file by ranges.
 type outcome struct {
 	info   Info
 	err    error
@@ -54,8 +54,8 @@ type outcome struct {
 	bytes  int
 }
 
-// drive reads a file as a caller that has to ask for it does, each range in pieces of
-// that many bytes. With told, the length is known from the first answer on.
+// drive reads a file as a caller which must request ranges, each in pieces of `piece` bytes. With told, the
+// length is known from the first answer on.
 func drive(t testing.TB, p *Probe, file []byte, piece int, told bool) outcome {
 	t.Helper()
 	var o outcome
@@ -81,7 +81,7 @@ func drive(t testing.TB, p *Probe, file []byte, piece int, told bool) outcome {
 	}
 }
 
-// TestFixtures holds sizes against Pillow's, of whole files and by ranges.
+// TestFixtures compares sizes with Pillow's, for whole files and by ranges.
 func TestFixtures(t *testing.T) {
 	var expected map[string]struct {
 		Width, Height, Rate, Channels int
@@ -122,12 +122,12 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// TestOrientations: EXIF says how the file's pixels are to be turned.
+// TestOrientations: EXIF gives the rotation of the file's pixels.
 func TestOrientations(t *testing.T) {
 	for name, want := range map[string]int{
 		"plain.jpg": 1, "turn1.jpg": 1, "turn2.jpg": 2, "turn3.jpg": 3, "turn4.jpg": 4, "turn5.jpg": 5, "turn6.jpg": 6, "turn7.jpg": 7, "turn8.jpg": 8,
 		"nonsense.jpg": 1, "xmp.jpg": 6, "both.jpg": 1, "late.png": 6, "xmp.png": 6, "turn3.webp": 3, "xmp.webp": 6, "end.tiff": 6,
-		"turn6.avif": 1, "turn6.heic": 1, // turned by who decodes them
+		"turn6.avif": 1, "turn6.heic": 1, // their decoders rotate
 	} {
 		if info, err := Header(file(t, name)); err != nil || info.Orientation != want {
 			t.Errorf("%s: %+v, %v; want %d", name, info, err, want)
@@ -135,8 +135,7 @@ func TestOrientations(t *testing.T) {
 	}
 }
 
-// TestTruncated: whatever a file is cut to, there is no panic, and what is said of it is
-// true or the error that it is cut.
+// TestTruncated: a file truncated anywhere does not panic, and gives the true result or an error.
 func TestTruncated(t *testing.T) {
 	for name, b := range files(t) {
 		whole, _ := Header(b)
@@ -181,7 +180,7 @@ var (
 	scan = segment(0xDA, []byte{1, 1, 0, 0, 63, 0})
 )
 
-// TestJPEGFrames: codings that Go's decoder refuses have sizes too.
+// TestJPEGFrames: codings which Go's decoder refuses have sizes too.
 func TestJPEGFrames(t *testing.T) {
 	for m := byte(0xC0); m <= 0xCF; m++ {
 		info, err := Header(join(soi, frame(m, 12, 300, 200), scan))
@@ -198,8 +197,7 @@ func TestJPEGFrames(t *testing.T) {
 	}
 }
 
-// TestJPEGFarFrame: when other segments push the frame far away, its very place is asked
-// for, and no more.
+// TestJPEGFarFrame: if other segments push the frame far away, exactly its place is requested.
 func TestJPEGFarFrame(t *testing.T) {
 	big := segment(0xE2, make([]byte, 65533))
 	for _, n := range []int{1, 3, 9} {
@@ -229,13 +227,13 @@ func pngSize(width, height uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(b, height), 8, 2, 0, 0, 0)
 }
 
-// turned is EXIF that says how a picture is turned.
+// turned returns EXIF with an orientation.
 func turned(n byte) []byte {
 	return []byte{'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, n, 0, 0, 0, 0, 0, 0}
 }
 
-// TestPNGTail: of a large file, the last pixels are found without reading those before, and
-// what is behind them.
+// TestPNGTail: in a large file, the last chunk of pixels, and what follows it, is found without reading the
+// earlier ones.
 func TestPNGTail(t *testing.T) {
 	head := join([]byte(pngMagic), pngChunk("CgBI", make([]byte, 4)), pngChunk("IHDR", pngSize(3000, 2000)))
 	pixels := join(bytes.Repeat(pngChunk("IDAT", make([]byte, 8192)), 200), pngChunk("IDAT", make([]byte, 100)))
@@ -340,7 +338,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestMemory: what a probe keeps is bounded by what it asked for.
+// TestMemory: a probe keeps at most what it requested.
 func TestMemory(t *testing.T) {
 	big := segment(0xE2, make([]byte, 65533))
 	b := join(soi, bytes.Repeat(big, 12), frame(0xC2, 8, 4000, 3000), scan, make([]byte, 8<<20))
@@ -373,7 +371,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestSamples: a part of a sample is none.
+// TestSamples: a partial sample does not count.
 func TestSamples(t *testing.T) {
 	for _, c := range []struct {
 		frames int64

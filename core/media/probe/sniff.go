@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 )
 
-// pngMagic is how PNG files begin.
+// pngMagic is the start of a PNG file.
 const pngMagic = "\x89PNG\r\n\x1a\n"
 
-// sniff returns the format by the file's first bytes.
+// sniffFormat returns the format by the file's first bytes.
 func (v *view) sniff() (Format, bool) {
 	b, ok := v.at(0, 16)
 	if !ok {
@@ -25,8 +25,7 @@ func (v *view) sniff() (Format, bool) {
 	return magic(b)
 }
 
-// sniffShort is sniff for files of which there is less than any header; if the file goes
-// on, nothing is known yet.
+// sniffShort is sniffFormat for files shorter than any header. If the file continues, nothing is known yet.
 func (v *view) sniffShort() (Format, bool) {
 	if v.total < 0 || v.total >= 16 {
 		return 0, false
@@ -38,7 +37,7 @@ func (v *view) sniffShort() (Format, bool) {
 	return magic(b)
 }
 
-// magic tells the formats that their first bytes alone tell.
+// matchMagic matches the formats which the first bytes alone identify.
 func magic(b []byte) (Format, bool) {
 	for _, m := range []struct {
 		prefix string
@@ -61,7 +60,7 @@ func magic(b []byte) (Format, bool) {
 	return 0, false
 }
 
-// brand tells AVIF from HEIC by the brands of a file's first box, the major one first.
+// sniffBrand distinguishes AVIF from HEIC by the brands of the file's first box, the major one first.
 func (v *view) brand() (Format, bool) {
 	n, ok := v.u32(0, binary.BigEndian)
 	if !ok || n < 16 || n > first {
@@ -82,7 +81,7 @@ func (v *view) brand() (Format, bool) {
 		case "heic", "heix", "heim", "heis":
 			return HEIC, true
 		case "mif1", "mif2":
-			heic = true // a picture of some coding: brands to come may say of which
+			heic = true // an image of some coding: later brands may name it
 		}
 	}
 	if heic {

@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// What is kept of files, and how far parsers go.
+// The bounds of what is kept and read of files.
 const (
-	first    = 4 << 10  // bytes asked for at first, and at least of any place
-	reach    = 64 << 10 // bytes kept of the beginning
-	longest  = 64 << 10 // bytes that a parser may want in one piece
-	maxSteps = 1 << 16  // looks at a file
+	first    = 4 << 10  // bytes of the first read, and the minimum of any read
+	reach    = 64 << 10 // bytes kept of the start
+	longest  = 64 << 10 // the largest single read of a parser
+	maxSteps = 1 << 16  // reads of a file
 )
 
-// errShort says that a view has not got what was wanted of it: view.missing is where,
-// unless that is behind the end or one look too many.
+// errShort says that a view does not have the requested bytes. view.missing says which, unless they are
+// after the end or the reads are exhausted.
 var errShort = errors.New("probe: more of the file is needed")
 
-// malformed returns what is wrong with a file; who knows the format adds it.
+// newMalformed returns the error of an invalid file; the caller adds the format.
 func malformed(reason string) *Error { return &Error{Fault: Malformed, Reason: reason} }
 
-// unsupported returns what is not read.
+// newUnsupported returns the error of an unsupported variant.
 func unsupported(reason string) *Error { return &Error{Fault: Unsupported, Reason: reason} }
 
-// part is a piece of a file.
+// filePart is a piece of a file.
 type part struct {
 	off int64
 	b   []byte
@@ -32,8 +32,8 @@ type part struct {
 
 func (p part) end() int64 { return p.off + int64(len(p.b)) }
 
-// insert returns parts, which are ascending and do not touch, with one more, which it
-// copies. Bytes that are there already stay as they are.
+// insertPart adds a copy of p to parts, which are ascending and do not touch. Bytes which are present
+// already stay unchanged.
 func insert(parts []part, p part) []part {
 	for i := range parts {
 		if len(p.b) == 0 {
@@ -46,7 +46,7 @@ func insert(parts []part, p part) []part {
 		if p.off > have.end() {
 			continue
 		}
-		if p.off < have.off { // the front of p, and the part that it touches
+		if p.off < have.off { // the front of p, and the adjacent part
 			have.b = append(slices.Clone(p.b[:have.off-p.off]), have.b...)
 			have.off = p.off
 		}
@@ -71,16 +71,16 @@ func insert(parts []part, p part) []part {
 	return append(parts, part{p.off, slices.Clone(p.b)})
 }
 
-// view is what there is of a file when it is looked at.
+// fileView is what is available of a file at one moment.
 type view struct {
 	parts   []part
-	total   int64 // the length of the file; -1 if it is not known
-	whole   bool  // parts are all of it
-	missing Need  // what was wanted first and was not there
+	total   int64 // the file's length; -1 if unknown
+	whole   bool  // parts are the whole file
+	missing Need  // the first requested range which was absent
 	steps   int
 }
 
-// at returns n bytes at an offset.
+// readAt returns n bytes at an offset.
 func (v *view) at(off int64, n int) ([]byte, bool) {
 	v.steps++
 	if off < 0 || n < 0 || n > longest || v.steps > maxSteps || off > 1<<62 || v.total >= 0 && off+int64(n) > v.total {
@@ -96,7 +96,7 @@ func (v *view) at(off int64, n int) ([]byte, bool) {
 	return nil, false
 }
 
-// run returns all bytes from an offset on that are there without a hole.
+// bytesFrom returns all contiguous bytes from an offset on.
 func (v *view) run(off int64) []byte {
 	for _, p := range v.parts {
 		if off >= p.off && off < p.end() {
@@ -106,7 +106,7 @@ func (v *view) run(off int64) []byte {
 	return nil
 }
 
-// u16 and the like read numbers at an offset.
+// readU16, readU32 and readU64 read numbers at an offset.
 func (v *view) u16(off int64, order binary.ByteOrder) (uint16, bool) {
 	b, ok := v.at(off, 2)
 	if !ok {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestInsert holds the parts that are kept against a naive table of bytes.
+// TestInsert compares the kept parts with a naive table of bytes.
 func TestInsert(t *testing.T) {
 	file := make([]byte, 200)
 	for i := range file {

@@ -5,16 +5,16 @@ import (
 	"math"
 )
 
-// The codings of samples in WAV files that are read.
+// The supported sample codings of WAV files.
 const (
 	wavePCM        = 1
 	waveFloat      = 3
 	waveExtensible = 0xFFFE
 )
 
-// wav walks to the chunk of samples, whose length tells how many there are, but no more than
-// the file has, if that is known. Where it is not told, as by programs that write into a pipe,
-// they go on to the end of the file.
+// parseWAV walks to the chunk of samples. Its length gives their number, limited by the length of the file
+// if known. If the length is absent, as from programs which write to a pipe, the samples extend to the end
+// of the file.
 func (v *view) wav(f *found) error {
 	pos, block := int64(12), int64(0)
 	for {
@@ -57,8 +57,7 @@ func (v *view) wav(f *found) error {
 	}
 }
 
-// waveFormat reads the description of samples and returns how many bytes those of one
-// moment take.
+// parseWaveFormat parses the description of the samples, and returns the bytes per frame of all channels.
 func waveFormat(f *found, b []byte) (int64, error) {
 	coding := binary.LittleEndian.Uint16(b)
 	channels, rate := binary.LittleEndian.Uint16(b[2:]), binary.LittleEndian.Uint32(b[4:])

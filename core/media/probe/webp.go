@@ -11,10 +11,10 @@ const (
 	webpXMP  = 0x04
 )
 
-// webp reads the three kinds of WebP: lossy, lossless, and the extended one, whose canvas
-// has a size of its own and which may say behind its pixels which way up they are.
+// parseWebP parses the three kinds of WebP: lossy, lossless, and extended. The extended kind has a canvas
+// with its own size, and may give the orientation after the pixels.
 func (v *view) webp(f *found) error {
-	head, ok := v.at(12, 13) // of the shortest kind
+	head, ok := v.at(12, 13) // for the shortest kind
 	if !ok {
 		return errShort
 	}
@@ -48,8 +48,7 @@ func (v *view) webp(f *found) error {
 	return nil
 }
 
-// webpTurn walks from chunk to chunk, behind the canvas's, to EXIF and XMP as far as
-// flags announce them.
+// webpOrientation walks over the chunks after the canvas, to EXIF and XMP as far as flags announce them.
 func (v *view) webpTurn(f *found, flags byte, pos int64) error {
 	if flags&(webpEXIF|webpXMP) == 0 {
 		f.turn = 1
@@ -73,7 +72,7 @@ func (v *view) webpTurn(f *found, flags byte, pos int64) error {
 			base := body
 			if b, ok := v.at(body, int(min(length, int64(len(exifID))))); !ok {
 				return errShort
-			} else if string(b) == exifID { // as some encoders write it
+			} else if string(b) == exifID { // some encoders write it
 				base += int64(len(exifID))
 			}
 			turn, broken, err := v.exif(base, body+length)
@@ -102,7 +101,7 @@ func (v *view) webpTurn(f *found, flags byte, pos int64) error {
 	return nil
 }
 
-// even returns n, or the next even number: chunks of odd length are filled up.
+// roundUpEven rounds n up to an even number: chunks of odd length are padded.
 func even(n int64) int64 { return n + n&1 }
 
 func u24(b []byte) int64 { return int64(b[0]) | int64(b[1])<<8 | int64(b[2])<<16 }
