@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 )
 
-// listServedModels lists the models of external engines, each once.
+// listServedModels lists the models of remote engines, each once.
 func models(engines []node.EngineStatus) string {
 	var names []string
 	for _, e := range engines {
@@ -22,7 +22,7 @@ func models(engines []node.EngineStatus) string {
 	return strings.Join(names, ", ")
 }
 
-// printEngines writes a table of external engines, and below it their adapters, notes and warnings.
+// printEngines writes a table of remote engines, and below it their adapters, notes and warnings.
 func printEngines(w io.Writer, engines []node.EngineStatus) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var later []string // printed below the table: a row with fewer cells would break its columns

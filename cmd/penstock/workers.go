@@ -47,7 +47,7 @@ it is called.`,
 	return cmd
 }
 
-// engineNames returns the display name of each worker's engine, for the external engines which the server
+// engineNames returns the display name of each worker's engine, for the remote engines which the server
 // follows itself: the URL, with the data-parallel rank if there are several. It returns nil on an error: the
 // table then shows only the engines' kinds.
 func (c *client) engines(ctx context.Context) map[uint64]string {
