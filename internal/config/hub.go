@@ -3,7 +3,7 @@ package config
 import "path/filepath"
 
 // HubCacheDir returns the directory in which Hugging Face programs cache downloaded checkpoints, by their
-// standard variables; "" if no variable tells.
+// standard variables; "" if none of them is set.
 func (l *Loaded) HubCache() string { return l.hubCache }
 
 func hubCache(environ []string) string {

@@ -27,7 +27,7 @@ func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
 	d := &decoder{req: &q.Chat}
 	var prompt, special bool
-	var chatOnly string // a field that goes with messages
+	var chatOnly string // a given field which requires messages
 	err := d.whole(body, func(key string) error {
 		switch key {
 		case "prompt":

@@ -7,7 +7,7 @@ import (
 
 // toolFormat is a format of tool calls.
 type format struct {
-	names     []string // the first is ours, the others are those of engines
+	names     []string // the first is ours, engines use the others
 	open      []string // markers which start calls; the arg of open is the index here
 	bare      []string // what starts calls where content starts; the arg of open is negative
 	drop      []string // tokens without meaning

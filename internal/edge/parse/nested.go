@@ -322,7 +322,7 @@ func appendItems(dst []byte, es []*element, s *schema) []byte {
 }
 
 // appendJSON appends e as JSON. Its children are the items of an array if s says so, whatever their names,
-// and else the members of an object. Text beside them becomes a member $text.
+// and else the members of an object. Additional text becomes a member $text.
 func (e *element) append(dst []byte, s *schema) []byte {
 	c, kind := s.container()
 	blank := len(bytes.TrimSpace(e.text)) == 0
