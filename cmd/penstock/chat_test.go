@@ -89,7 +89,7 @@ func talk(w http.ResponseWriter, r *http.Request, messages []message, options st
 	}
 	fmt.Fprintf(w, `data: {"choices":[{"delta":{},"finish_reason":%q}]}`+"\n\n", reason)
 	usage := `"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}},"nvext":{"workers":[{"worker_id":7},{"worker_id":9}]}`
-	if last == "plain" { // as a server that is none of Penstock's
+	if last == "plain" { // as another server
 		usage = `"usage":{"prompt_tokens":20,"completion_tokens":4}`
 	}
 	fmt.Fprintf(w, "data: {\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)

@@ -30,7 +30,7 @@ func TestKeysOfCommands(t *testing.T) {
 			_, _ = w.Write([]byte(`{"rows":[]}`))
 		}
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of who does not trust it
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // the server logs refused handshakes
 	server.StartTLS()
 	defer server.Close()
 	dir := t.TempDir()

@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// codedError is an error with an exit code other than 1.
+// exitCodeError is an error with an exit code other than 1.
 type codedError struct {
 	error
 	code int

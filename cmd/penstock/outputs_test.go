@@ -25,7 +25,7 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that nobody waits for the other end
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that no open blocks
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func needCommands(cmd *cobra.Command) {
 	}
 }
 
-// newHelp returns the command that prints the help of another one.
+// newHelpCommand returns the command which prints the help of another one.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",

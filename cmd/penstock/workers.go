@@ -181,7 +181,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	return nil
 }
 
-// printRows writes one line per row, followed by one indented line per worker behind it.
+// printWorkerRows writes one line per row, followed by one indented line per worker behind it.
 func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
 	for i := range rows {
 		r := &rows[i]

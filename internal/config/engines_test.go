@@ -191,7 +191,7 @@ func TestEnginesTogether(t *testing.T) {
 	for _, c := range []struct {
 		command Command
 		environ []string
-		want    string // "" is that it is fine
+		want    string // "" if it is valid
 	}{
 		{Up, []string{"ENGINE=vllm=http://a:1,vllm=http://b:1"}, ""},
 		{Up, []string{"ENGINE=vllm=http://a:1,model-path=" + dir, "MAX_NUM_SEQS=600"}, ""},

@@ -36,7 +36,7 @@ func TestDecode(t *testing.T) {
 		q.Tools, q.ToolsJSON = []api.Tool{weather}, []byte(`[`+weatherJSON+`]`)
 	}
 	tests := []struct {
-		fields string // beside model, max_tokens and one message
+		fields string // in addition to model, max_tokens and one message
 		change func(*api.Request)
 	}{
 		{``, func(*api.Request) {}},

@@ -17,7 +17,7 @@ type Choice struct {
 	StopString string
 }
 
-// Item is a run of text or of reasoning, or one call.
+// AnswerItem is a run of text or of reasoning, or one call.
 type Item struct {
 	Kind ChunkKind // Text, Reasoning or CallBegin
 	// Text is the text, the reasoning or the arguments.

@@ -187,7 +187,7 @@ func TestChange(t *testing.T) {
 		if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "64 hexadecimal") || strings.Contains(text, "sk-") {
 			t.Errorf("logged %s", text)
 		}
-		b.Leave() // a request that outlives its key
+		b.Leave() // a request which outlives its key
 		a.Leave()
 		var got []string
 		r.Each(func(name string, u Usage) { got = append(got, fmt.Sprintf("%s %+v", name, u)) })

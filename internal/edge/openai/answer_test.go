@@ -246,7 +246,7 @@ func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]a
 	}
 	for _, c := range choices {
 		if m, ok := c.(map[string]any)["message"].(map[string]any); ok && m["tool_calls"] != nil && m["content"] == "" {
-			m["content"] = nil // nothing but calls
+			m["content"] = nil // only calls
 		}
 	}
 	out["choices"] = choices

@@ -43,7 +43,7 @@ func completionDefaults(change func(*api.Request)) *api.Request {
 func TestDecodeChat(t *testing.T) {
 	d := described(t)
 	tests := []struct {
-		fields string // beside model and one message
+		fields string // in addition to model and one message
 		change func(*api.Request)
 	}{
 		{``, func(*api.Request) {}},
@@ -170,7 +170,7 @@ func TestDecodeMessages(t *testing.T) {
 
 func TestDecodeCompletion(t *testing.T) {
 	tests := []struct {
-		fields string // beside the model
+		fields string // in addition to the model
 		change func(*api.Request)
 	}{
 		{`"prompt":"hi"`, func(*api.Request) {}},

@@ -313,7 +313,7 @@ func TestRequestSchemas(t *testing.T) {
 				t.Errorf("%v %s: %s does not match: %v", e, f.Name, taken, err)
 			}
 			if f.Name == "best_of" {
-				continue // depends on another field, which schemas are not told
+				continue // depends on another field, which a schema cannot express
 			}
 			if refused != "" && d.matches(d.request(path(e)), []byte(bodyWith(e, f.Name, refused))) == nil {
 				t.Errorf("%v %s: %s matches, and is refused", e, f.Name, refused)

@@ -160,7 +160,7 @@ func TestPlainTextIsKept(t *testing.T) {
 	const plain = "  Words, `code` <b>, a[0] | {x: 1};\n\n\n「日本」 🎉 functional </thin tool_call  \n"
 	for _, cfg := range allConfigs() {
 		if cfg.Start = StartClosed; cfg.Tools == "harmony" || cfg.Reasoning == "gpt_oss" {
-			continue // takes white space before its first header for layout
+			continue // treats white space before its first header as layout
 		}
 		if got := inPieces(t, cfg, plain, 3, 7, 60); got.Content != plain || got.Reasoning != "" || got.Calls != nil {
 			t.Errorf("%s/%s: %+v", cfg.Tools, cfg.Reasoning, got)
@@ -177,7 +177,7 @@ func TestMarkersArePrefixFree(t *testing.T) {
 		}
 		sets := []*set{p.set, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
 		if p.tool != nil {
-			for _, s := range p.tool.sets() { // beside which the markers of reasoning count
+			for _, s := range p.tool.sets() { // in addition to which the markers of reasoning count
 				sets = append(sets, s, &set{literals: slices.Concat(s.literals, p.think.literals)})
 			}
 		}

@@ -77,7 +77,7 @@ type Report struct {
 	Models []Model `json:"models"`
 }
 
-// Health is the body of GET /health.
+// HealthReport is the body of GET /health.
 type Health struct {
 	Report
 	Instances []Instance `json:"instances"`
