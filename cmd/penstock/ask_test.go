@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// routed answers like a server that serves the given list of models, and keeps
-// the last question about a prompt.
+// routed starts a server which serves the given list of models, and keeps the body of the last question about
+// a prompt.
 func routed(t *testing.T, models string) (url string, asked *map[string]any) {
 	t.Helper()
 	asked = new(map[string]any)
@@ -30,7 +30,7 @@ func routed(t *testing.T, models string) (url string, asked *map[string]any) {
 	return s.URL, asked
 }
 
-// A router has no list of models: the only one is then that of its workers.
+// A router has no list of models, so the models of its workers count.
 func TestRouteAsksARouter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status       int
@@ -68,7 +68,7 @@ func TestRouteAsksARouter(t *testing.T) {
 	}
 }
 
-// Some flags may stand without a value, and take no word behind them for one.
+// A flag with an optional value does not take the next word as its value.
 func TestValueWithoutEquals(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
@@ -115,8 +115,8 @@ func TestRouteRawIsAPlainPrompt(t *testing.T) {
 	}
 }
 
-// TestRouteMessages: a file has a whole chat request or its messages, and what it
-// says goes out letter by letter.
+// TestRouteMessages: a file contains a whole chat request or its messages, and its contents are sent
+// unchanged.
 func TestRouteMessages(t *testing.T) {
 	const messages = `[ {"role":"user","content":"a < b"} ]`
 	for name, c := range map[string]struct {

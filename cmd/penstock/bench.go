@@ -15,7 +15,7 @@ import (
 	"penstock/internal/replay/trace"
 )
 
-// benchOptions are the flags of bench.
+// benchOptions holds the flags of bench.
 type benchOptions struct {
 	target     target
 	model      string
@@ -46,15 +46,15 @@ type benchOptions struct {
 	outputs outputs
 }
 
-// defaultWorkload is small enough for the built-in model.
+// defaultWorkload fits the built-in model.
 const (
 	defaultWorkload = "shared:rate=10,groups=8,prefix=512,input=64,output=32"
-	// defaultPictured is what is asked about pictures.
+	// defaultImageWorkload is the default text workload when --images is set.
 	defaultPictured = "random:rate=10,input=64,output=32"
 	defaultRequests = 200
 )
 
-// maxBenchConnections is how many connections a client may have.
+// maxBenchConnections bounds the client's connections: more would exceed its ports.
 const maxBenchConnections = 1 << 16
 
 func newBench() *cobra.Command {
@@ -116,7 +116,7 @@ figure.`,
 	return cmd
 }
 
-// validate reports flags that contradict each other.
+// validate reports flags which contradict each other.
 func (o *benchOptions) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -155,7 +155,7 @@ func (o *benchOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// arrivals says when requests are sent, and which.
+// buildArrival returns the arrival process of the flags, with its request limit.
 func (o *benchOptions) arrivals() (replay.Arrival, error) {
 	if o.concurrency > 0 {
 		if o.arrival != "" {
@@ -179,7 +179,7 @@ func (o *benchOptions) arrivals() (replay.Arrival, error) {
 	return a, err
 }
 
-// pictures are those that requests show; nil if they show none.
+// parsePictures returns the pictures which requests carry; nil if there are none.
 func (o *benchOptions) pictures() (*replay.Pictures, error) {
 	if o.images == "" {
 		return nil, nil
@@ -187,7 +187,7 @@ func (o *benchOptions) pictures() (*replay.Pictures, error) {
 	return replay.ParsePictures(o.images, o.seed)
 }
 
-// prompts are the ways in which prompts may be sent, the best first.
+// promptForms returns the forms in which prompts may be sent, in order of preference.
 func (o *benchOptions) prompts() []load.Prompt {
 	switch {
 	case o.input == "tokens":
@@ -198,20 +198,20 @@ func (o *benchOptions) prompts() []load.Prompt {
 	return []load.Prompt{load.Tokens, load.Text}
 }
 
-// header returns the headers of the flags.
+// parseHeaders returns the extra HTTP headers of the flags.
 func (o *benchOptions) header() (http.Header, error) {
 	h := http.Header{}
 	for _, line := range o.headers {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || strings.TrimSpace(name) == "" {
-			return nil, errors.New("--header: want 'Name: value'") // not what was given: it may be a secret
+			return nil, errors.New("--header: want 'Name: value'") // the value is not printed: it may be a secret
 		}
 		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	return h, nil
 }
 
-// sloOf is what goodput is held against.
+// goodputSLO returns the objectives which define goodput.
 func (o *benchOptions) sloOf() replay.SLO {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	return replay.SLO{TTFT: ms(o.slo.ttft), ITL: ms(o.slo.itl), E2E: ms(o.slo.e2e)}

@@ -19,9 +19,8 @@ import (
 	"penstock/internal/replay/report"
 )
 
-// benchServerLike is a server that answers completions of any length and, as
-// Penstock would, tells of its workers. Of what a prompt has in common with one before it, it
-// counts whole blocks of 16 as cached.
+// benchServerLike is a server which answers completions of any length and, like Penstock, reports its
+// workers. It counts the whole blocks of 16 tokens which a prompt shares with an earlier one as cached.
 type benchServerLike struct {
 	t      *testing.T
 	router bool // it has the router API
@@ -87,8 +86,8 @@ func (s *benchServerLike) complete(w http.ResponseWriter, r *http.Request) {
 		len(body.Prompt), body.MaxTokens, cached)
 }
 
-// runBench runs bench against the server; one request after another, so that the
-// order is the workload's.
+// runBench runs bench against the server with one request after another, so that their order is the
+// workload's.
 func runBench(t *testing.T, s *benchServerLike, args ...string) (out, errs string, code int) {
 	t.Helper()
 	s.t, s.seen = t, map[string]bool{}
@@ -116,7 +115,7 @@ func TestBench(t *testing.T) {
 		if row.Policy != "kv" || row.Workers != 2 || row.BlockSize != 16 || row.Blocks != 4096 || row.Requests != want || row.Errors != 0 || row.TTFT.Count != int64(want) || row.ITL.Count != row.OutputTokens-int64(want) {
 			t.Errorf("%+v", row)
 		}
-		// One server with one cache does exactly what the ideal is.
+		// One server with one cache achieves exactly the ideal.
 		if ideal := row.Ideal; ideal == nil || ideal.Workers != 2 || row.CachedTokens == 0 || fmt.Sprintf("%.9f", row.CachedShare) != fmt.Sprintf("%.9f", ideal.Infinite.CachedShare) {
 			t.Errorf("warm-up %s: cached share %v, ideal %+v", warmup, row.CachedShare, ideal)
 		}
@@ -129,8 +128,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchOfStrangers: of a server that tells nothing of itself the row is called
-// server, and the ideal is in a note.
+// TestBenchOfStrangers: if the server reports nothing of itself, the row is called server and the ideal is in
+// a note.
 func TestBenchOfStrangers(t *testing.T) {
 	dir := t.TempDir()
 	page, table := filepath.Join(dir, "r.html"), filepath.Join(dir, "r.csv")
@@ -146,8 +145,8 @@ func TestBenchOfStrangers(t *testing.T) {
 	}
 }
 
-// TestBenchPrompts: without a seed of its own each run has other prompts, so that a
-// cache which is still full is of no use; the seed that the result has repeats them.
+// TestBenchPrompts: without --prompt-seed each run has different prompts, so that a full cache is of no use;
+// the seed in the result repeats them.
 func TestBenchPrompts(t *testing.T) {
 	s := &benchServerLike{t: t, seen: map[string]bool{}}
 	srv := httptest.NewServer(s)
@@ -238,7 +237,7 @@ func TestBenchUsage(t *testing.T) {
 	}
 }
 
-// TestBenchFolder: a folder that is not there is told before the server is asked anything.
+// TestBenchFolder: a missing directory is reported before the first request.
 func TestBenchFolder(t *testing.T) {
 	asked := false
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
@@ -273,7 +272,7 @@ func TestBenchProgress(t *testing.T) {
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// TestBenchInterrupted: what was over by then is printed, and marked.
+// TestBenchInterrupted: the results up to the interrupt are printed and marked.
 func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -300,8 +299,7 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 }
 
-// TestBenchWarmup: pauses of a request of the warm-up are not in the figures, even if
-// it ends after others.
+// TestBenchWarmup: the gaps of a warm-up request are not in the figures, even if it ends after others.
 func TestBenchWarmup(t *testing.T) {
 	m := replay.Measure{WarmupRequests: 1}
 	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
@@ -331,8 +329,8 @@ func TestOfRequests(t *testing.T) {
 	}
 }
 
-// TestBenchOddServer: what a server says of itself that cannot be is not known, and
-// what it says is shown, never done by the terminal.
+// TestBenchOddServer: impossible reports of a server count as not known, and escape sequences in its texts
+// are escaped.
 func TestBenchOddServer(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -367,8 +365,7 @@ func TestBenchOddServer(t *testing.T) {
 	}
 }
 
-// TestBenchInterruptedEarly: before anything is measured an interrupt is no fault of
-// the flags, and leaves no files.
+// TestBenchInterruptedEarly: an interrupt before the first result is not a usage error, and leaves no files.
 func TestBenchInterruptedEarly(t *testing.T) {
 	for _, model := range []string{"", "m"} {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -8,8 +8,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// ideal returns what a cache could give for the requests past the warm-up, which
-// finds what those of the warm-up left there, and how many requests there are in all.
+// idealAfterWarmup returns the best possible cache hits for the requests after the warm-up, given a cache
+// which the warm-up filled, and the total number of requests.
 func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.IdealConfig) (replay.Ideal, int, error) {
 	all, whole, err := idealOf(ctx, w, cfg, 0, 0)
 	if err != nil {
@@ -32,8 +32,8 @@ func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.
 	return all, whole.requests, nil
 }
 
-// idealOf returns the ideal of a workload, or of its beginning: so many requests,
-// or those before a moment.
+// computeIdeal returns the ideal of a workload, or of its first requests, or of those before window; 0 means
+// all.
 func idealOf(ctx context.Context, w replay.Workload, cfg replay.IdealConfig, requests int, window time.Duration) (replay.Ideal, counted, error) {
 	source, err := w.Open()
 	if err != nil {
@@ -48,13 +48,13 @@ func idealOf(ctx context.Context, w replay.Workload, cfg replay.IdealConfig, req
 	return ideals[0], c.counted, nil
 }
 
-// counted is how much of a workload was read.
+// workloadSize is the part of a workload which was read.
 type counted struct {
 	requests int
 	tokens   int64 // of prompts
 }
 
-// counting counts what it reads of a source, as much of it as is wanted.
+// countingSource counts what it reads of a source, up to its limits.
 type counting struct {
 	replay.Source
 	most   int           // requests; 0 is all

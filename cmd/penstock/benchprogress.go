@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	benchLine   = 5 * time.Second // between lines where there is no terminal
-	benchRecent = 512             // answers that the median of a line is of
+	benchLine   = 5 * time.Second // between lines if there is no terminal
+	benchRecent = 512             // latest responses of which a line shows the median
 )
 
-// benchProgress is what the line about a running bench says.
+// benchProgress is the state behind the progress line of a bench.
 type benchProgress struct {
 	total int
 	bar   bool
@@ -24,11 +24,11 @@ type benchProgress struct {
 		seen, errors int
 		recent       [benchRecent]time.Duration // times to the first token
 		answers      int
-		late         time.Duration // the most since the last look
+		late         time.Duration // maximum since the last line
 	}
 }
 
-// add takes a request that is over.
+// recordSample records a finished request.
 func (p *benchProgress) add(s *replay.Sample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *benchProgress) add(s *replay.Sample) {
 	p.mu.answers++
 }
 
-// line says how it goes after so much time.
+// formatLine returns the progress line after the given time and resets the maximum lateness.
 func (p *benchProgress) line(after time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

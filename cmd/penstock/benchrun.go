@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// benchGC is how much the heap may grow between two collections, in percent: the
-	// client has little on it, and a collection is time in which tokens are read late.
+	// benchGCPercent is the heap growth between two collections, in percent. The client's heap is small, and
+	// tokens are read late during a collection.
 	benchGC = 800
-	// defaultBlockSize is that of caches whose size nobody tells.
+	// defaultBlockSize applies if the server does not report a block size.
 	defaultBlockSize = 16
 )
 
-// run is the command.
+// runBench runs the command.
 func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	defer func() {
 		if errors.Is(err, context.Canceled) {
@@ -98,14 +98,14 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// drawSeed returns a seed that no run had before.
+// drawSeed returns a random seed, so that no run repeats another's prompts.
 func drawSeed() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:])                        // it never fails
-	return binary.LittleEndian.Uint64(b[:]) >> 16 // short enough to repeat by hand
+	_, _ = rand.Read(b[:])                        // rand.Read never fails
+	return binary.LittleEndian.Uint64(b[:]) >> 16 // short enough to type
 }
 
-// config is that of the generator.
+// generatorConfig returns the configuration of the load generator.
 func (o *benchOptions) config(c *client) (load.Config, error) {
 	header, err := o.header()
 	if err != nil {
@@ -123,7 +123,7 @@ func (o *benchOptions) config(c *client) (load.Config, error) {
 	return cfg, nil
 }
 
-// arriving is a workload with other moments.
+// retimedWorkload is a workload with another arrival process.
 type arriving struct {
 	replay.Workload
 	arrival replay.Arrival
@@ -138,7 +138,7 @@ func (a *arriving) Open() (replay.Source, error) {
 	return replay.Arrive(source, a.arrival)
 }
 
-// spec returns the workload that is made up.
+// workloadSpec returns the spec of the generated workload.
 func (o *benchOptions) spec() string {
 	switch {
 	case o.generate == "" && o.images != "":
@@ -149,8 +149,7 @@ func (o *benchOptions) spec() string {
 	return ofRequests(o.generate, o.requests)
 }
 
-// ofRequests returns the spec of a workload with so many requests, unless it says
-// itself how many; 0 changes nothing.
+// withRequestCount returns spec with n requests, unless spec already has a number; n = 0 changes nothing.
 func ofRequests(spec string, n int) string {
 	if n == 0 || strings.Contains(spec, "requests=") {
 		return spec
@@ -162,7 +161,7 @@ func ofRequests(spec string, n int) string {
 	return fmt.Sprintf("%s%srequests=%d", spec, between, n)
 }
 
-// open opens the workload of the flags.
+// openWorkload opens the workload of the flags. The caller calls the returned function to close it.
 func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	arrival, err := o.arrivals()
 	if err != nil {
@@ -191,7 +190,7 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return shown(w), func() { _ = w.Close() }, nil // it was read
+	return shown(w), func() { _ = w.Close() }, nil // read only
 }
 
 // benchPlan is what is known of the workload before it runs.
@@ -201,7 +200,7 @@ type benchPlan struct {
 	note     string
 }
 
-// plan reads the workload: its faults are found before anything is sent.
+// planRun reads the whole workload, so that its errors are found before anything is sent.
 func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
 	if o.images != "" {
 		return o.pictured(ctx, w)
@@ -224,8 +223,8 @@ func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServe
 	return p, nil
 }
 
-// pictured reads a workload with pictures. How many tokens one is, the server knows, so that there is no
-// ideal; but how many of them come again.
+// planPictures reads a workload with pictures and counts repeated ones. It computes no ideal: only the server
+// knows how many tokens a picture takes.
 func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPlan, error) {
 	source, err := w.Open()
 	if err != nil {
@@ -259,7 +258,7 @@ func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPl
 	return p, ctx.Err()
 }
 
-// measure runs the workload.
+// runWorkload sends the workload and returns the result, and whether it was interrupted.
 func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (_ *replay.Result, interrupted bool, err error) {
 	source, err := w.Open()
 	if err != nil {
@@ -288,12 +287,12 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 	return result, sum.Interrupted, nil
 }
 
-// benchRecorder shows what is recorded.
+// benchRecorder records samples and updates the progress line.
 type benchRecorder struct {
 	*replay.Recorder
 	measure replay.Measure
 	show    *benchProgress
-	skip    bool // the gaps of a request of the warm-up
+	skip    bool // the current request belongs to the warm-up: its gaps are not recorded
 }
 
 // Sample implements load.Recorder.
@@ -310,7 +309,7 @@ func (b *benchRecorder) Gap(between time.Duration, n int) {
 	}
 }
 
-// benchNotes are what the reader of the figures must know.
+// benchNotes returns what a reader must know to judge the figures.
 func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
 	var notes []string
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
@@ -338,7 +337,7 @@ func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
 	return notes
 }
 
-// formText says how requests are written.
+// describeForm describes how requests are written.
 func formText(f load.Form) string {
 	text := map[load.Prompt]string{load.Tokens: "token ids", load.Text: "text"}[f.Prompt]
 	switch f.Length {
@@ -350,14 +349,14 @@ func formText(f load.Form) string {
 	return text
 }
 
-// givenFlags are the flags that shaped the run: those given, and what was drawn.
+// collectBenchSettings returns the flags which shaped the run: those given, and the seeds.
 func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 	var out []replay.Setting
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch f.Name {
 		case "json", "csv", "report", "header", "api-key-file", "help":
-			return // they shape what is printed, or are nobody's business
+			return // these affect only the output, or are private
 		case "url":
 			value = o.target.server
 		case "seed": // of the workload, given or not

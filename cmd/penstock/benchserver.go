@@ -6,20 +6,19 @@ import (
 	"net/url"
 )
 
-// benchServer is what a server tells of itself, if it is Penstock.
+// benchServer is what a Penstock server reports of itself.
 type benchServer struct {
-	mode      string // of its router; "" if not known
+	mode      string // routing mode; "" if not known
 	workers   int    // 0 if not known
-	blocks    int    // of the worker with the fewest, of those that said; 0 if none did
+	blocks    int    // of the worker with the fewest, among those which reported; 0 if none did
 	blockSize int    // tokens; 0 if not known
 }
 
-// mostBlocks are more than a worker has: what is beyond is not known.
+// maxWorkerBlocks bounds a plausible number of blocks; larger values count as not known.
 const mostBlocks = 1 << 30
 
-// askServer asks the router API about the workers, and about the decision that was
-// made for the request with the given id. Another server, or one that keeps that API
-// to administrators, tells nothing.
+// queryBenchServer asks the router API about the workers, and about the routing decision of the request with
+// the given id. The result is empty for another server, or one which restricts that API to administrators.
 func (c *client) askServer(ctx context.Context, model, requestID string) benchServer {
 	var s benchServer
 	var table struct {
@@ -34,7 +33,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			continue
 		}
 		s.workers++
-		if r.Load.Reported == nil { // it has just come
+		if r.Load.Reported == nil { // the worker has just been added
 			continue
 		}
 		total := r.Load.Reported.TotalBlocks
@@ -58,7 +57,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 	return s
 }
 
-// policy names the run.
+// policyName returns the name of the run's policy.
 func (s benchServer) policy() string {
 	if s.mode == "" {
 		return "server"

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxMessage bounds a message that chat reads from a pipe, and an answer, in bytes.
+// maxMessageBytes bounds a message which chat reads from a pipe, and a response.
 const maxMessage = 32 << 20
 
 type chatFlags struct {
@@ -80,7 +80,7 @@ func (f *chatFlags) run(cmd *cobra.Command, args []string) error {
 	return c.ask(cmd.Context(), question)
 }
 
-// converseOnTerminal holds a conversation whose interrupts end answers, not the process as elsewhere.
+// converseOnTerminal runs a conversation in which an interrupt stops the current response, not the process.
 func converseOnTerminal(cmd *cobra.Command, c *conversation, in io.Reader) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
@@ -90,7 +90,7 @@ func converseOnTerminal(cmd *cobra.Command, c *conversation, in io.Reader) error
 	return c.converse(ctx, in, interrupts)
 }
 
-// isKeyboard reports whether a person types what r reads.
+// isKeyboard reports whether r is a terminal on which a person types.
 func isKeyboard(r io.Reader) bool {
 	file, ok := r.(*os.File)
 	if !ok || !isTerminal(file) {
@@ -113,9 +113,9 @@ func readMessage(r io.Reader) (string, error) {
 	return strings.TrimRight(string(text), "\n"), nil
 }
 
-// conversation returns one that has not begun.
+// newConversation returns an empty conversation.
 func (f *chatFlags) conversation(cmd *cobra.Command) (*conversation, error) {
-	f.patient = true // a first token may take as long as the prompt is long
+	f.patient = true // the first token may take long for a long prompt
 	client, err := f.client()
 	if err != nil {
 		return nil, err

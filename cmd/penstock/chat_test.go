@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// startTalker starts a server whose answers are told by the last message of a chat request: what the
-// cases of talk say, or how many messages there were and the last one.
+// startTalker starts a server whose answer depends on the last message of a chat request: the case of talk
+// with that name, or the number of messages and the last one.
 func startTalker() (url string, stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -89,14 +89,14 @@ func talk(w http.ResponseWriter, r *http.Request, messages []message, options st
 	}
 	fmt.Fprintf(w, `data: {"choices":[{"delta":{},"finish_reason":%q}]}`+"\n\n", reason)
 	usage := `"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}},"nvext":{"workers":[{"worker_id":7},{"worker_id":9}]}`
-	if last == "plain" { // as a server that is none of Penstock's
+	if last == "plain" { // as another server
 		usage = `"usage":{"prompt_tokens":20,"completion_tokens":4}`
 	}
 	fmt.Fprintf(w, "data: {\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
 }
 
-// TestChatOnce: a question on the command line is answered on standard output, as text or as one object, and
-// what is not known is not said.
+// TestChatOnce: a question on the command line is answered on standard output, as text or as one object,
+// without unknown values.
 func TestChatOnce(t *testing.T) {
 	url, stop := startTalker()
 	defer stop()
@@ -121,7 +121,7 @@ func TestChatOnce(t *testing.T) {
 	}
 }
 
-// TestWithoutControls: a terminal shows what a model says and does not obey it.
+// TestWithoutControls: control characters in a model's output do not reach the terminal.
 func TestWithoutControls(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\tb\nc 👩‍🚀 é":  "a\tb\nc 👩‍🚀 é",
@@ -134,7 +134,7 @@ func TestWithoutControls(t *testing.T) {
 	}
 }
 
-// TestChatHostile: what a server sends is bounded, and its mistakes are told in words of its API.
+// TestChatHostile: the response is bounded, and errors in it are described in terms of the API.
 func TestChatHostile(t *testing.T) {
 	url, stop := startTalker()
 	defer stop()
@@ -150,7 +150,7 @@ func TestChatHostile(t *testing.T) {
 	}
 }
 
-// TestOnlyModel: an alias stands for its model; the root of a model of another server is a path.
+// TestOnlyModel: an alias counts as its model; another server's root is a path.
 func TestOnlyModel(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"data":[{"id":"a","root":"a"},{"id":"b","root":"a"}]}`: "a",

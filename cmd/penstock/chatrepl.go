@@ -17,8 +17,8 @@ const chatHelp = `  /reset   begin a new conversation: what was said is not sent
   A line that ends in \ goes on in the next one; // at its beginning is a / of the message.
 `
 
-// converse asks what is typed until its end, /quit, a second interrupt, or the end of ctx. Errors of
-// single answers are printed, and the conversation goes on.
+// runREPL asks what the user types until end of input, /quit, a second interrupt or the end of ctx. An error
+// of one response is printed, and the conversation continues.
 func (c *conversation) converse(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
 	fmt.Fprintf(c.errs, "Talking to %s on %s. /help lists commands, Ctrl-D leaves.\n", printable(c.model), c.client.server)
 	r := &repl{conversation: c, lines: readLines(in), interrupts: interrupts}
@@ -47,17 +47,17 @@ func (c *conversation) converse(ctx context.Context, in io.Reader, interrupts <-
 	}
 }
 
-// repl is what a conversation on a terminal waits for.
+// repl is a conversation on a terminal, with its input and its interrupts.
 type repl struct {
 	*conversation
 	lines      <-chan string
 	interrupts <-chan os.Signal
-	warned     bool // the last thing typed was an interrupt
-	left       bool // by an interrupt while an answer was being stopped
+	warned     bool // the last input was an interrupt
+	left       bool // interrupted again while a response was being stopped
 }
 
-// readLines returns the lines of in, without their ends; it is closed at the end of in. A read of a
-// terminal cannot be ended, so the goroutine lives as long as the process.
+// readLines returns the lines of in, without line ends. The channel is closed at the end of in. A read of a
+// terminal cannot be cancelled, so the goroutine lives as long as the process.
 func readLines(in io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {
@@ -71,7 +71,7 @@ func readLines(in io.Reader) <-chan string {
 	return lines
 }
 
-// read prompts for a message and returns it. It is false if the user leaves.
+// promptMessage prompts for a message and returns it; ok is false if the user quits.
 func (r *repl) read(ctx context.Context) (text string, ok bool) {
 	prompt := ">>> "
 	for {
@@ -102,7 +102,8 @@ func (r *repl) read(ctx context.Context) (text string, ok bool) {
 	}
 }
 
-// answer asks one question. The first interrupt stops the answer. The error is that of standard output.
+// answerMessage asks one question. The first interrupt stops the response. The error is that of standard
+// output.
 func (r *repl) answer(ctx context.Context, text string) error {
 	if command, rest, slash := strings.Cut(text, "/"); slash && command == "" {
 		if !strings.HasPrefix(rest, "/") {
@@ -128,7 +129,7 @@ func (r *repl) answer(ctx context.Context, text string) error {
 	}
 }
 
-// report tells of an answer that failed. It returns an error after which there is no use in asking more.
+// reportError prints the error of a response. It returns an error only if the conversation cannot continue.
 func (r *repl) report(err error) error {
 	switch {
 	case err == nil:

@@ -17,14 +17,14 @@ import (
 	"unicode"
 )
 
-// conversation is a series of questions to one model, each sent with what was said before it. It
-// belongs to one goroutine.
+// conversation is a series of questions to one model, each sent with the messages before it. It is not safe
+// for concurrent use.
 type conversation struct {
 	client    *client
 	model     string
 	options   map[string]any // further fields of each request
-	begin     []message      // which every conversation begins with
-	messages  []message      // so far
+	begin     []message      // initial messages of every conversation
+	messages  []message      // so far, with the initial ones
 	out, errs io.Writer
 	asJSON    bool
 }
@@ -34,29 +34,29 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// turn is one answer, as --json prints it.
+// chatAnswer is one response, as --json prints it.
 type turn struct {
 	Model            string  `json:"model"`
 	Text             string  `json:"text"`
 	Reasoning        string  `json:"reasoning,omitempty"`
-	FinishReason     *string `json:"finish_reason"` // nil if the answer was stopped
+	FinishReason     *string `json:"finish_reason"` // nil if the response was stopped
 	WorkerID         uint64  `json:"worker_id,omitempty"`
 	Attempts         int     `json:"attempts,omitempty"`
-	PromptTokens     *int    `json:"prompt_tokens"` // the three are nil if the server does not say
+	PromptTokens     *int    `json:"prompt_tokens"` // this and the next two are nil if the server does not report them
 	CachedTokens     *int    `json:"cached_tokens"`
 	CompletionTokens *int    `json:"completion_tokens"`
-	FirstMS          float64 `json:"ttft_ms"` // 0 if nothing came
+	FirstMS          float64 `json:"ttft_ms"` // 0 if no token arrived
 	TotalMS          float64 `json:"e2e_ms"`
 }
 
-// errOutput is the error of an answer that cannot be written.
+// errOutput is the error of a failed write to standard output.
 var errOutput = errors.New("standard output")
 
-// errInterrupted is the error of an answer that the user stopped.
+// errInterrupted is the error of a response which the user stopped.
 var errInterrupted = errors.New("interrupted")
 
-// ask sends a question and prints the answer. What was said of an answer that broke or was
-// stopped stays in the conversation; a question without any answer does not.
+// askQuestion sends a question and prints the response. The text of a response which failed or was stopped
+// stays in the conversation; a question without any response text does not.
 func (c *conversation) ask(ctx context.Context, question string) error {
 	messages := append(slices.Clip(c.messages), message{"user", question})
 	t := turn{Model: c.model}
@@ -81,16 +81,16 @@ func (c *conversation) ask(ctx context.Context, question string) error {
 	return nil
 }
 
-// forget begins a new conversation.
+// resetMessages starts a new conversation.
 func (c *conversation) forget() { c.messages = c.begin }
 
-// chunk is what is read of one event of an answer.
+// chatChunk holds the fields which are read of one event of a response.
 type chunk struct {
 	Choices []struct {
 		Delta struct {
 			Content          string `json:"content"`
 			ReasoningContent string `json:"reasoning_content"`
-			Reasoning        string `json:"reasoning"` // its name at other servers
+			Reasoning        string `json:"reasoning"` // other servers' name of the field
 		} `json:"delta"`
 		FinishReason *string `json:"finish_reason"`
 	} `json:"choices"`
@@ -111,7 +111,7 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// stream sends the messages and takes the answer into t while it prints it.
+// streamAnswer sends the messages and prints the response while it fills t.
 func (c *conversation) stream(ctx context.Context, messages []message, t *turn, p *answerPrinter) error {
 	began := time.Now()
 	body := maps.Clone(c.options)
@@ -148,7 +148,7 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 	return fmt.Errorf("the answer of %s broke off: ask again", c.client.server)
 }
 
-// unexpected says what is wrong with an event, without the types that it is read into.
+// describeDecodeError says what is wrong with an event, without naming Go types.
 func unexpected(err error) string {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		return fmt.Sprintf("%s is a JSON %s", cmp.Or(wrong.Field, "an event"), wrong.Value)
@@ -158,7 +158,7 @@ func unexpected(err error) string {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// take adds one event to the answer.
+// applyChunk adds one event to the response.
 func (t *turn) take(ch *chunk, p *answerPrinter) error {
 	if ch.Error != nil {
 		return errors.New(ch.Error.Message)
@@ -190,7 +190,7 @@ func (t *turn) take(ch *chunk, p *answerPrinter) error {
 	return nil
 }
 
-// stats is the line about the answer that follows it.
+// statsLine returns the line which follows a response.
 func (t *turn) stats(dim bool) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -220,21 +220,21 @@ func (t *turn) stats(dim bool) string {
 	return line
 }
 
-// answerPrinter prints an answer while it comes: text to standard output, reasoning to standard error.
+// answerPrinter prints a response as it arrives: text to standard output, reasoning to standard error.
 type answerPrinter struct {
 	out, errs io.Writer
 	quiet     bool // print nothing
-	dim       bool // reasoning, and other words about the answer, are dimmed
-	safe      bool // out is a terminal, which obeys control characters
-	thinking  bool // the last that was printed is reasoning
-	open      bool // a line of text is not ended
+	dim       bool // reasoning and remarks are dimmed
+	safe      bool // out is a terminal: control characters are escaped
+	thinking  bool // the last output was reasoning
+	open      bool // the last line of text has no line end yet
 }
 
 func (c *conversation) newPrinter() *answerPrinter {
 	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), safe: isTerminal(c.out)}
 }
 
-// print prints what has come. The error is that of standard output.
+// printDelta prints new reasoning and text. The error is that of standard output.
 func (p *answerPrinter) print(reasoning, text string) error {
 	if p.quiet {
 		return nil
@@ -267,7 +267,7 @@ func (p *answerPrinter) write(text string) error {
 	return nil
 }
 
-// end ends the lines that are open.
+// finishLines ends the lines which are open.
 func (p *answerPrinter) end() error {
 	p.endReasoning()
 	if !p.open {
@@ -284,7 +284,7 @@ func (p *answerPrinter) endReasoning() {
 	}
 }
 
-// say writes to standard error what suits it: a terminal, or not.
+// printStyled writes one of two strings to standard error: the first on a terminal, the second elsewhere.
 func (p *answerPrinter) say(terminal, elsewhere string) {
 	if p.dim {
 		elsewhere = terminal
@@ -292,8 +292,8 @@ func (p *answerPrinter) say(terminal, elsewhere string) {
 	fmt.Fprint(p.errs, elsewhere)
 }
 
-// withoutControls returns s with its control characters, other than line feeds and tabs, written as escapes:
-// a terminal only shows what a model says.
+// escapeControls returns s with its control characters, except line feeds and tabs, escaped: a model's output
+// must not control the terminal.
 func withoutControls(s string) string {
 	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, control) < 0 {

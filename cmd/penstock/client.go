@@ -25,34 +25,34 @@ import (
 // defaultServer is where "penstock up" listens.
 const defaultServer = "http://127.0.0.1:8000"
 
-// maxAnswer bounds what the client reads of one answer, in bytes.
+// maxAnswer bounds what the client reads of one response, in bytes.
 const maxAnswer = 64 << 20
 
-// client asks a running Penstock.
+// apiClient calls the HTTP API of a running Penstock.
 type client struct {
 	server string
-	flag   string // that names the server, with its dashes
-	key    string // "" shows none
+	flag   string // flag which names the server, with its dashes
+	key    string // "" sends none
 	http   *http.Client
 }
 
-// target is the process that a command asks, and how.
+// serverTarget is the server which a command calls, and how.
 type target struct {
 	server  string
-	flag    *pflag.Flag // that names the server
+	flag    *pflag.Flag // flag which names the server
 	keyFile string
 	ca      string
-	patient bool // wait for the header of an answer as long as it takes
+	patient bool // no timeout for the response header
 }
 
-// addServerFlags defines the flags of a target.
+// addTargetFlags defines the flags of a target.
 func addServerFlags(cmd *cobra.Command, t *target) {
 	t.addServer(cmd, "server", defaultServer, "URL of the running process to ask")
 	t.addKeyFile(cmd)
 	t.addCA(cmd)
 }
 
-// addServer defines the flag that names the server.
+// addServerFlag defines the flag which names the server.
 func (t *target) addServer(cmd *cobra.Command, name, value, help string) {
 	cmd.Flags().StringVar(&t.server, name, value, help)
 	t.flag = cmd.Flags().Lookup(name)
@@ -66,14 +66,14 @@ func (t *target) addCA(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.ca, "ca", "", "file with the certificates that sign an https server's (PEM); empty is the system's")
 }
 
-// named reports whether the command line names a server.
+// isNamed reports whether a server is given, by flag or default.
 func (t *target) named() bool { return t.flag.Changed || t.server != "" }
 
-// flagName is the flag as users write it.
+// flagName returns the flag as users write it.
 func (t *target) flagName() string { return "--" + t.flag.Name }
 
-// url returns the URL of the server without a slash at its end, and without the /v1 with which
-// the clients of the OpenAI API write it.
+// serverURL returns the URL of the server without a trailing slash and without a trailing /v1, which clients
+// of the OpenAI API include.
 func (t *target) url() (string, error) {
 	server := t.server
 	if !strings.Contains(server, "://") && server != "" {
@@ -86,7 +86,7 @@ func (t *target) url() (string, error) {
 	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1"), "/"), nil
 }
 
-// client returns what asks the target.
+// newClient returns a client of the target.
 func (t *target) client() (*client, error) {
 	server, err := "", error(nil)
 	if t.named() {
@@ -111,7 +111,7 @@ func (t *target) client() (*client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	// A key is for one server: nobody is followed elsewhere with it.
+	// The key is for one server only, so redirects are not followed.
 	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
@@ -139,13 +139,13 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// onlyModel returns the name of the model served, if it is one; its aliases are
-// listed with it. A router has no list of models, but knows those of its workers.
+// findOnlyModel returns the name of the served model if there is exactly one. The list contains its aliases
+// too. A router process has no list of models; there the models of its workers count.
 func (c *client) onlyModel(ctx context.Context) (string, error) {
 	var list struct {
 		Data []struct {
 			ID   string `json:"id"`
-			Root string `json:"root"` // of an alias, the model's own name
+			Root string `json:"root"` // an alias has the model's own name here
 		} `json:"data"`
 	}
 	var names []string
@@ -174,7 +174,7 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 		listed[m.ID] = true
 	}
 	for _, m := range list.Data {
-		if listed[m.Root] { // other servers have the path of the model's files there
+		if listed[m.Root] { // other servers put the path of the model's files there
 			m.ID = m.Root
 		}
 		add(m.ID)
@@ -188,12 +188,11 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 	return "", usage(fmt.Errorf("several models are served, choose one with --model: %s", strings.Join(names, ", ")))
 }
 
-// open sends a request and returns its answer if the status is 200. The caller
-// closes the body.
+// sendRequest sends a request and returns the response if its status is 200. The caller closes the body.
 func (c *client) open(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
-		data, raw := in.(json.RawMessage) // goes as it is
+		data, raw := in.(json.RawMessage) // sent unchanged
 		if !raw {
 			var err error
 			if data, err = json.Marshal(in); err != nil {
@@ -227,13 +226,13 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 	return resp, nil
 }
 
-// wrongPeer returns an error if the server is not one that can be asked: it is no Penstock, or
-// the URL has the wrong scheme. cause is the error of a request; nil if it was answered.
+// diagnosePeer returns an error if the server is not a Penstock, or if the URL has the wrong scheme. cause is
+// the error of a request; nil if there was a response.
 func (c *client) wrongPeer(ctx context.Context, cause error) error {
 	return misnamed(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
 }
 
-// wrongScheme is wrongPeer for a server that need not be a Penstock.
+// diagnoseScheme is diagnosePeer for a server which need not be a Penstock.
 func (c *client) wrongScheme(ctx context.Context, cause error) error {
 	return misnamed(node.DescribeScheme(ctx, c.server, c.flag, cause))
 }
@@ -245,7 +244,7 @@ func misnamed(wrong *node.WrongPeer) error {
 	return fmt.Errorf("%s: %s", wrong.What, wrong.Remedy)
 }
 
-// refused returns the error of an answer that is not 200.
+// refusalError returns the error of a response whose status is not 200.
 func (c *client) refused(ctx context.Context, path string, resp *http.Response) error {
 	var body struct {
 		Error struct {
@@ -267,7 +266,7 @@ func (c *client) refused(ctx context.Context, path string, resp *http.Response) 
 	return &refusal{resp.StatusCode, says}
 }
 
-// refusal is an answer that is not 200.
+// statusError is a response whose status is not 200.
 type refusal struct {
 	status int
 	says   string

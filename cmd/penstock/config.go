@@ -26,9 +26,9 @@ func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error)
 	return l, usage(err)
 }
 
-// idleFlags refuses flags of the simulated engine where there is none, and flags of this
-// program's engines where others run them: who gives them wants one. A file may have them,
-// since it is that of others too.
+// rejectIdleFlags refuses flags of the simulated engine if another engine is configured, and flags of
+// built-in engines if the engines are external: the user expects an effect. In a file such settings are
+// allowed, because other commands read it too.
 func idleFlags(fs *pflag.FlagSet, engine string) (err error) {
 	local := map[string]string{
 		"workers":                "they have one worker for each data-parallel rank (ranks=N)",
@@ -61,7 +61,7 @@ func addAllFlags(cmd *cobra.Command, command *string) *config.Flags {
 	return flags
 }
 
-// loadFor is loadConfig for the settings of a command that --for named.
+// loadConfigFor is loadConfig for the settings of the command given by --for.
 func loadFor(cmd *cobra.Command, command string, flags *config.Flags) (*config.Loaded, error) {
 	if err := flags.For(command); err != nil {
 		return nil, usage(err)
@@ -105,8 +105,7 @@ func newConfigShow() *cobra.Command {
 			if err := onlyOf(cmd, "server", "json", "api-key-file", "ca"); err != nil {
 				return err
 			}
-			// The setting of that name is the file that a server takes keys from, and
-			// whoever may read it has one to show.
+			// This setting is the key file of a server; a user who can read it can use its keys.
 			t.keyFile, _ = cmd.Flags().GetString("api-key-file")
 			c, err := t.client()
 			if err != nil {
@@ -120,7 +119,7 @@ func newConfigShow() *cobra.Command {
 				return usage(err)
 			}
 			path, _ := cmd.Flags().GetString("config")
-			// Settings that are wrong are shown too: where they come from is the question.
+			// Invalid settings are shown too: the user asks where they come from.
 			l, err := config.Read(path, os.Environ(), flags)
 			rows.Rows, invalid = l.Settings(), usage(err)
 		}
@@ -132,7 +131,7 @@ func newConfigShow() *cobra.Command {
 	return cmd
 }
 
-// onlyOf refuses a command line with flags other than the given ones.
+// allowOnlyFlags refuses a command line with flags other than the given ones.
 func onlyOf(cmd *cobra.Command, names ...string) error {
 	var err error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -143,8 +142,8 @@ func onlyOf(cmd *cobra.Command, names ...string) error {
 	return err
 }
 
-// printSettings writes the settings as a YAML file that would give the same
-// tree, with the origin of each value as a comment.
+// printSettings writes the settings as a YAML file which would give the same tree, with the origin of each
+// value as a comment.
 func printSettings(w io.Writer, rows []config.Setting) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, s := range rows {

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/config"
 )
 
-// TestProductDocument: the list of what this version has is the list of what it has.
+// TestProductDocument: the documented list of features matches the features of this version.
 func TestProductDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/product.md")
 	if err != nil {
@@ -55,8 +55,8 @@ func TestProductDocument(t *testing.T) {
 	same(t, "settings of the others", settings, others)
 }
 
-// TestFlagsAreDocumented: the pages of replay and bench have all of their flags, and the
-// settings that replay shares are in settings.md.
+// TestFlagsAreDocumented: the pages of replay and bench contain all of their flags, and settings.md the
+// settings which replay shares.
 func TestFlagsAreDocumented(t *testing.T) {
 	shared, err := os.ReadFile("../../docs/settings.md")
 	if err != nil {
@@ -79,15 +79,14 @@ func TestFlagsAreDocumented(t *testing.T) {
 	}
 }
 
-// settingRow is a setting with the commands that have it.
+// settingRow is a setting with its commands.
 type settingRow struct {
 	key, help string
 	on        []config.Command
 	def       map[config.Command]any
 }
 
-// settingRows returns all settings, and checks that each is a flag of exactly the
-// commands that have it.
+// settingRows returns all settings, and checks that each is a flag of exactly its commands.
 func settingRows(t *testing.T) []*settingRow {
 	t.Helper()
 	rows := map[string]*settingRow{}
@@ -124,7 +123,7 @@ func settingRows(t *testing.T) []*settingRow {
 
 var rewrite = flag.Bool("rewrite", false, "write docs/settings.md anew")
 
-// TestSettingsDocument: docs/settings.md is the table of the settings.
+// TestSettingsDocument: docs/settings.md contains the table of the settings.
 func TestSettingsDocument(t *testing.T) {
 	const path = "../../docs/settings.md"
 	var b strings.Builder
@@ -170,8 +169,7 @@ variable may hold settings that the command has not; they have no effect on it. 
 	}
 }
 
-// names returns the words in backquotes between the heading of an item of the
-// list and the given text.
+// names returns the words in backquotes between the heading of a list item and the given text.
 func names(t *testing.T, text, item, end string) []string {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, "\n* "+item+": ")

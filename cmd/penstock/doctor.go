@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 )
 
-// errUnwell is the end of a doctor who found something that does not work.
+// errChecksFailed is the error of doctor if a check failed.
 var errUnwell = errors.New("something does not work; what to do stands with each check")
 
 func newDoctor() *cobra.Command {
@@ -44,7 +44,7 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 		if err := flags.For(command); err != nil {
 			return usage(err)
 		}
-		// The file that a server takes keys from has one to show it.
+		// The key file of a server holds a key which this client can use.
 		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
 		c, err := t.client()
 		if err != nil {
@@ -61,8 +61,8 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 	return cmd
 }
 
-// unwell is the error of findings; nil if nothing failed. Wrong settings are wrong usage here
-// as for every command that has them.
+// findingsError returns the error for findings; nil if no check failed. Invalid settings are a usage error,
+// as for every command which has them.
 func unwell(found []node.Finding) error {
 	var err error
 	for _, f := range found {
@@ -77,8 +77,7 @@ func unwell(found []node.Finding) error {
 	return err
 }
 
-// printFindings writes a line for each check, and what to do below it where
-// something is wrong.
+// printFindings writes a line for each check, and below it the remedy if there is a problem.
 func printFindings(w io.Writer, found []node.Finding, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(map[string]any{"rows": found})

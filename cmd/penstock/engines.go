@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 )
 
-// models lists the models of engines that other programs run, each once.
+// listServedModels lists the models of remote engines, each once.
 func models(engines []node.EngineStatus) string {
 	var names []string
 	for _, e := range engines {
@@ -22,11 +22,10 @@ func models(engines []node.EngineStatus) string {
 	return strings.Join(names, ", ")
 }
 
-// printEngines writes a table of engines that other programs run, and below it what is
-// wrong with them or could be better.
+// printEngines writes a table of remote engines, and below it their adapters, notes and warnings.
 func printEngines(w io.Writer, engines []node.EngineStatus) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	var later []string // below the table: a row of fewer cells would break its columns
+	var later []string // printed below the table: a row with fewer cells would break its columns
 	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tMEDIA\tTOKENS FROM")
 	for _, e := range engines {
 		if e.State != node.EngineServing {
@@ -39,7 +38,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, sees(&e), tokens(e.Tokenizer))
 	}
-	_ = tw.Flush() // nobody reads it: no reason not to serve
+	_ = tw.Flush() // a failed write is not a reason to stop serving
 	fmt.Fprint(w, strings.Join(later, ""))
 	for _, e := range engines {
 		for _, name := range e.Adapters {
@@ -57,7 +56,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 	}
 }
 
-// blocks tells the size of an engine's cache in a few words.
+// describeBlocks describes the size of an engine's cache.
 func blocks(e *node.EngineStatus) string {
 	if e.Blocks == 0 {
 		return fmt.Sprintf("? of %d tokens", e.BlockSize)
@@ -65,7 +64,7 @@ func blocks(e *node.EngineStatus) string {
 	return fmt.Sprintf("%d of %d tokens", e.Blocks, e.BlockSize)
 }
 
-// sees tells what an engine's model sees but text.
+// describeMedia names the media which an engine's model accepts.
 func sees(e *node.EngineStatus) string {
 	switch kinds := strings.Join(e.Media, ", "); {
 	case kinds == "":
@@ -77,7 +76,7 @@ func sees(e *node.EngineStatus) string {
 	}
 }
 
-// tokens tells where texts become tokens.
+// describeTokenizer says where text is tokenized.
 func tokens(from string) string {
 	if from == "engine" {
 		return "the engine (requests pass as they are)"

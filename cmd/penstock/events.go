@@ -46,7 +46,7 @@ An outcome in brackets says why an event was not applied; docs/router-api.md lis
 			fmt.Fprintf(cmd.ErrOrStderr(), "connected to %s; events are shown as they come, until Ctrl-C\n", c.server)
 			err = followEvents(resp.Body, cmd.OutOrStdout(), count, asJSON)
 			if cmd.Context().Err() != nil {
-				return nil // Ctrl-C is how one stops following
+				return nil // the user stopped following
 			}
 			return err
 		},
@@ -57,7 +57,7 @@ An outcome in brackets says why an event was not applied; docs/router-api.md lis
 	return cmd
 }
 
-// followsEvents returns an error if the router hears of no events: nothing would ever come.
+// requireEvents returns an error if the router follows no events: the stream would stay empty.
 func (c *client) followsEvents(ctx context.Context) error {
 	var index struct {
 		Events bool `json:"events"`
@@ -89,7 +89,7 @@ type eventLine struct {
 	Transition *transition `json:"cxl_state_transition"`
 }
 
-// transition is what an event says of blocks on their way through a pool.
+// transition is an event's change of state of blocks in a shared pool.
 type transition struct {
 	Blocks []string `json:"block_hashes"`
 	State  string   `json:"new_state"`
@@ -100,7 +100,7 @@ type transition struct {
 	} `json:"accessible_workers"`
 }
 
-// String returns the transition as state, pool, blocks and who can attach the pool.
+// String returns the transition as state, pool, blocks and the workers which can attach the pool.
 func (t *transition) String() string {
 	var b strings.Builder
 	b.WriteString(t.State)
@@ -120,7 +120,7 @@ func (t *transition) String() string {
 	return b.String()
 }
 
-// label is what the engine says of a block, if it says anything: an expert of a layer.
+// expertLabel is an engine's label of a block: an expert of a layer.
 type label struct {
 	Layer  uint32  `json:"layer"`
 	Expert uint32  `json:"expert"`
@@ -195,7 +195,7 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 	return err
 }
 
-// experts lists the labels of an event as layer/expert, "-" for a block without one.
+// formatExperts lists the labels of an event as layer/expert, "-" for a block without one.
 func experts(labels []*label) string {
 	if len(labels) == 0 {
 		return ""
@@ -207,7 +207,7 @@ func experts(labels []*label) string {
 	return "  experts " + abridge(all, "blocks")
 }
 
-// abridge lists the first of what is said of many, and their number.
+// abbreviateList lists the first elements, followed by the total number if some are left out.
 func abridge(all []string, of string) string {
 	const most = 4
 	if len(all) <= most {

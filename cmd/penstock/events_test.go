@@ -44,7 +44,7 @@ func TestPrintTransition(t *testing.T) {
 	}
 }
 
-// Where no events are followed none would ever be shown, and the command says so.
+// If the router follows no events, the command reports an error, since the stream would stay empty.
 func TestEventsOfARouterThatFollowsNone(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/router/index", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"events":false}`)) })
@@ -56,7 +56,7 @@ func TestEventsOfARouterThatFollowsNone(t *testing.T) {
 	}
 }
 
-// firstWrite closes its channel when something is written.
+// firstWrite closes its channel at the first write.
 type firstWrite struct {
 	bytes.Buffer
 	once sync.Once
@@ -68,7 +68,7 @@ func (w *firstWrite) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// TestEventsSaysThatItWaits: while no event comes, standard error says that the command is connected.
+// TestEventsSaysThatItWaits: before the first event, standard error says that the command is connected.
 func TestEventsSaysThatItWaits(t *testing.T) {
 	errs := &firstWrite{come: make(chan struct{})}
 	mux := http.NewServeMux()

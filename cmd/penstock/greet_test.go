@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node"
 )
 
-// TestGreet: what a process tells to others is what finds it with its discovery.
+// TestGreet: the printed flags find the process with its kind of discovery.
 func TestGreet(t *testing.T) {
 	for _, c := range []struct {
 		command config.Command

@@ -25,8 +25,8 @@ const (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run executes one command line and returns its exit code. The first interrupt
-// asks the command to stop; the second ends the process at once.
+// runCommandLine executes one command line and returns its exit code. The first interrupt asks the command to
+// stop; the second ends the process at once.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// codedError is an error with an exit code other than 1.
+// exitCodeError is an error with an exit code other than 1.
 type codedError struct {
 	error
 	code int
@@ -66,7 +66,7 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-// usage marks err as the caller's mistake.
+// usageError marks err as the user's mistake.
 func usage(err error) error {
 	if err == nil {
 		return nil

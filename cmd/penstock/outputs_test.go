@@ -11,8 +11,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// TestOutputsReplaceFilesAlone: results replace files, through links that stay; what is
-// no file is written as it is.
+// TestOutputsReplaceFilesAlone: results replace regular files, through links which stay; other targets are
+// written directly.
 func TestOutputsReplaceFilesAlone(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "old.html"), filepath.Join(dir, "link.html")
@@ -25,7 +25,7 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that nobody waits for the other end
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that no open blocks
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	}
 }
 
-// TestOutputsThatWouldBeLost: no file of a command is written over another one of it.
+// TestOutputsThatWouldBeLost: no output of a command overwrites another of its files.
 func TestOutputsThatWouldBeLost(t *testing.T) {
 	dir := t.TempDir()
 	trace, link := filepath.Join(dir, "trace.jsonl"), filepath.Join(dir, "link")

@@ -9,12 +9,12 @@ import (
 	"penstock/internal/node"
 )
 
-// forPeople reports whether words for people may stand on w beside the records of a process's
-// log: w is a terminal, and the records are no JSON, which other programs read.
+// wantsHumanText reports whether w takes text for people among the records of the log: w is a terminal and
+// the log format is not JSON.
 func forPeople(w io.Writer, l *config.Loaded) bool { return isTerminal(w) && l.LogFormat != "json" }
 
-// ended tells how a process that serves has ended, after its log: people in words, and a log
-// of JSON, which has nothing but records, by a record. It returns the error to exit with.
+// reportExit reports after the log how a serving process ended: in words for people, as a record in a JSON
+// log. It returns the error to exit with.
 func ended(w io.Writer, l *config.Loaded, what string, err error) error {
 	switch {
 	case err == nil && forPeople(w, l):
@@ -26,12 +26,12 @@ func ended(w io.Writer, l *config.Loaded, what string, err error) error {
 	return err
 }
 
-// reportedError is an error that the user has been told.
+// reportedError is an error which has already been reported to the user.
 type reportedError struct{ error }
 
 func (e reportedError) Unwrap() error { return e.error }
 
-// curlFlags are the flags with which curl reaches a server at url, each with a space before it.
+// curlFlags returns the flags with which curl reaches a server at url, each preceded by a space.
 func curlFlags(url string, a node.Access) string {
 	var b strings.Builder
 	if a.CertFile != "" {
@@ -44,7 +44,7 @@ func curlFlags(url string, a node.Access) string {
 	return b.String()
 }
 
-// keyHeader is curl's flag for the key of a request, with a space before it; "" without keys.
+// curlKeyFlag returns curl's flag for the API key, preceded by a space; "" without keys.
 func keyHeader(a node.Access) string {
 	if a.KeyFile == "" {
 		return ""
@@ -52,7 +52,7 @@ func keyHeader(a node.Access) string {
 	return ` -H "Authorization: Bearer $` + config.EnvKey + `"`
 }
 
-// keyHint says where the key of keyHeader comes from; "" without keys.
+// keyHint says where the key of curlKeyFlag comes from; "" without keys.
 func keyHint(a node.Access) string {
 	if a.KeyFile == "" {
 		return ""
@@ -60,7 +60,7 @@ func keyHint(a node.Access) string {
 	return fmt.Sprintf("  Keys:     export %s=KEY first, with a key of %s; the commands below read it too\n", config.EnvKey, a.KeyFile)
 }
 
-// serverHint names the flags that the other commands need, if any.
+// serverHint names the flags which other commands need to reach the server, if any.
 func serverHint(url string, a node.Access) string {
 	if flags := serverFlags(url, a); flags != "" {
 		return "   (with" + flags + ")"
@@ -68,8 +68,8 @@ func serverHint(url string, a node.Access) string {
 	return ""
 }
 
-// serverFlags returns the flags that other commands need to ask the server, each with a
-// space before it: none if it is the one they ask by default.
+// serverFlags returns the flags which other commands need to reach the server, each preceded by a space; ""
+// if it is the default server.
 func serverFlags(url string, a node.Access) string {
 	if url == defaultServer {
 		return ""
@@ -81,7 +81,7 @@ func serverFlags(url string, a node.Access) string {
 	return flags
 }
 
-// shellWord quotes a path for a shell where it needs that.
+// quoteShellWord quotes a path for a shell if necessary.
 func shellWord(path string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./@%+=:,"
 	if strings.Trim(path, plain) == "" {

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node"
 )
 
-// until is a writer that calls found once when what was written has the text.
+// until is a writer which calls found once when its output contains the text.
 type until struct {
 	mu    sync.Mutex
 	all   bytes.Buffer
@@ -30,8 +30,8 @@ func (u *until) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestLogWithoutScreen: where standard error is no terminal it has the log alone, which says
-// where the process serves, in lines of JSON where that is wanted.
+// TestLogWithoutScreen: if standard error is not a terminal, it contains only the log, which says where the
+// process serves, in JSON if configured.
 func TestLogWithoutScreen(t *testing.T) {
 	for _, command := range [][]string{
 		{"up", "--http-addr", "127.0.0.1:0"},
@@ -63,7 +63,7 @@ func TestLogWithoutScreen(t *testing.T) {
 	}
 }
 
-// TestCurlLine: the command on the screen works as it stands where there are TLS and keys.
+// TestCurlLine: the printed curl command works unchanged with TLS and keys.
 func TestCurlLine(t *testing.T) {
 	r := node.Ready{URL: "https://127.0.0.1:8443", Model: "m", Chat: true, Engine: "tiny", Workers: 2, RouterMode: "kv", Keys: true}
 	r.Access = node.Access{CertFile: "/etc/pen stock/host.pem", KeyFile: "keys.yaml"}

@@ -14,19 +14,18 @@ const (
 	progressWidth  = 24                     // of a bar, in characters
 )
 
-// progress shows how far long work is, in a line that says so: redrawn on a
-// terminal, and elsewhere written now and then, if at all.
+// progressDisplay shows the progress of long work in one line, which is redrawn on a terminal and written at
+// intervals elsewhere, if at all.
 type progress struct {
 	out      io.Writer
 	terminal bool
 	stop     chan struct{}
 	gone     sync.WaitGroup
-	mu       sync.Mutex // of out
+	mu       sync.Mutex // guards out
 }
 
-// newProgress begins to show what line says of the work after so much time: on a
-// terminal all the time, elsewhere at these intervals, 0 for never. The caller
-// ends it.
+// newProgressDisplay starts to show line, which gets the elapsed time: on a terminal continuously, elsewhere
+// at intervals of elsewhere, 0 for never. The caller calls finish.
 func newProgress(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progress {
 	p := &progress{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
 	every := elsewhere
@@ -39,7 +38,7 @@ func newProgress(out io.Writer, elsewhere time.Duration, line func(after time.Du
 	return p
 }
 
-// isTerminal says whether a person is likely to look at w.
+// isTerminal reports whether w is probably watched by a person.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -49,7 +48,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
 }
 
-// finished tells of a part that is done, where no bar says so.
+// printLine writes a line where no bar shows the progress.
 func (p *progress) finished(line string) {
 	if p.terminal {
 		return
@@ -59,7 +58,7 @@ func (p *progress) finished(line string) {
 	fmt.Fprintln(p.out, line)
 }
 
-// end takes the line away.
+// finish stops the display and clears its line.
 func (p *progress) end() {
 	close(p.stop)
 	p.gone.Wait()
@@ -86,7 +85,7 @@ func (p *progress) draw(every time.Duration, line func(after time.Duration) stri
 	}
 }
 
-// progressBar returns a bar that is full when done is total.
+// progressBar returns a bar which is full if done equals total.
 func progressBar(done, total int) string {
 	full := progressWidth * min(done, total) / max(total, 1)
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", progressWidth-full) + "]"

@@ -27,7 +27,7 @@ const (
 	maxReplayRouters = 1 << 10
 )
 
-// replayFlags are those of replay.
+// replayFlags holds the flags of replay.
 type replayFlags struct {
 	workloadFlags
 	outputs
@@ -52,7 +52,7 @@ type replayFlags struct {
 	engine *config.SimulationFlags
 }
 
-// workloadFlags say which requests are sent and when.
+// workloadFlags says which requests are sent and when.
 type workloadFlags struct {
 	trace, format, generate string
 	sort, ignoreUnknown     bool
@@ -113,7 +113,7 @@ could give. The same command gives the same result on any machine.`,
 	return cmd
 }
 
-// add defines the flags.
+// addFlags defines the flags.
 func (f *workloadFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.trace, "trace", "", "file of requests, - for standard input: "+formatNames()+", told by its first row")
 	fs.StringVar(&f.generate, "generate", "", "make a workload up, as KIND:KEY=VALUE,...; kinds: random, shared, rag, longdoc, images, chat, agent, code")
@@ -137,21 +137,21 @@ func formatNames() string {
 	return strings.Join(out, ", ")
 }
 
-// policyNames are the policies that need nothing but a workload, the best first.
+// policyNames returns the policies which need nothing but a workload, the best first.
 func policyNames() []string {
 	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
 }
 
-// workload is what is sent: a workload with its moments.
+// timedWorkload is a workload with an arrival process.
 type workload struct {
 	replay.Workload
 	arrival replay.Arrival
 	closing io.Closer // nil if there is nothing to close
-	// asked says that the user chose the moments.
+	// timedByUser is true if the user chose the arrival process.
 	asked bool
 }
 
-// open prepares the workload.
+// openWorkload prepares the workload. The caller closes it.
 func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 	if (f.trace == "") == (f.generate == "") {
 		return nil, usage(errors.New("give one workload: --trace FILE or --generate KIND"))
@@ -178,7 +178,7 @@ func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
 	return w, nil
 }
 
-// moments makes the arrival process of the flags.
+// setArrival sets the arrival process from the flags.
 func (f *workloadFlags) moments(w *workload) error {
 	a, err := arrivalOf(f.arrival, f.rate)
 	if err != nil {
@@ -191,7 +191,7 @@ func (f *workloadFlags) moments(w *workload) error {
 	return err
 }
 
-// arrivalOf is the arrival process of --arrival and --rate.
+// parseArrivalFlags returns the arrival process of --arrival and --rate.
 func arrivalOf(text string, rate float64) (replay.Arrival, error) {
 	if text == "" && rate == 0 {
 		return replay.Arrival{}, nil
@@ -221,7 +221,7 @@ func (w *workload) Open() (replay.Source, error) {
 	return replay.Arrive(s, w.arrival)
 }
 
-// Close gives up what the workload holds.
+// Close releases what the workload holds.
 func (w *workload) Close() error {
 	if w.closing == nil {
 		return nil
@@ -229,8 +229,8 @@ func (w *workload) Close() error {
 	return w.closing.Close()
 }
 
-// survey runs through the workload once, so that what is wrong with it is told
-// before anything runs, and counts its requests.
+// validateAndCount reads the workload once, so that its errors are reported before anything runs, and returns
+// the number of its requests.
 func (w *workload) survey(ctx context.Context) (int, error) {
 	s, err := w.Workload.Open()
 	if err != nil {
@@ -252,7 +252,7 @@ func (w *workload) survey(ctx context.Context) (int, error) {
 	return w.count(ctx)
 }
 
-// count reads the workload to its end.
+// countRequests reads the workload to its end.
 func (w *workload) count(ctx context.Context) (n int, err error) {
 	s, err := w.Open()
 	if err != nil {
@@ -276,7 +276,7 @@ func (w *workload) count(ctx context.Context) (n int, err error) {
 	}
 }
 
-// run runs everything and writes what comes of it.
+// runReplay runs all scenarios and writes the result.
 func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
 	all, err := f.scenarios(cmd)
@@ -320,7 +320,7 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// interrupted says in words that the user ended the command.
+// explainInterrupt replaces the error of a cancelled context by a message for the user.
 func interrupted(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return errors.New("replay: interrupted; nothing was written")
@@ -328,9 +328,8 @@ func interrupted(err error) error {
 	return err
 }
 
-// settingsOf returns the flags that shaped a result: those that were given, and what the
-// others of a cluster were. Where results go is not among them, nor how
-// many runs there were at a time.
+// collectReplaySettings returns the flags which shaped a result: those given, and the defaults which define a
+// cluster. Flags for the output and the number of jobs are left out.
 func settingsOf(fs *pflag.FlagSet) []replay.Setting {
 	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
 	never := []string{"jobs", "json", "csv", "report"}
@@ -361,7 +360,7 @@ type scenario struct {
 type scenarios struct {
 	runs []scenario
 	jobs int
-	// workers are the numbers that ideals are asked for, for each pair of sizes.
+	// workers are the worker counts for which ideals are computed, for each cache size.
 	workers []int
 	sizes   []cacheSize
 }
@@ -369,7 +368,7 @@ type scenarios struct {
 // cacheSize is a block size in tokens and a number of blocks.
 type cacheSize struct{ size, blocks int }
 
-// scenarios lays out the runs, or says everything that is wrong with the flags.
+// buildScenarios lays out the runs. Its error reports everything wrong with the flags.
 func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	engine, err := f.engine.Simulated()
 	errs := []error{err}
@@ -426,7 +425,7 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	return out, nil
 }
 
-// caches are the sizes of a worker's cache that are asked for.
+// cacheSizes returns the cache sizes of a worker to simulate.
 func (f *replayFlags) caches() []cacheSize {
 	var out []cacheSize
 	for _, size := range f.blockSizes {
@@ -443,7 +442,7 @@ func (f *replayFlags) caches() []cacheSize {
 	return out
 }
 
-// scenario returns one run.
+// buildScenario returns one run.
 func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers int, policy string) scenario {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	return scenario{
@@ -462,7 +461,7 @@ func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers
 	}
 }
 
-// distinct refuses a list that is empty or has something twice.
+// requireDistinct refuses a list which is empty or has a duplicate.
 func distinct[T comparable](flag string, list []T) error {
 	if len(list) == 0 {
 		return fmt.Errorf("--%s is empty", flag)
@@ -475,7 +474,7 @@ func distinct[T comparable](flag string, list []T) error {
 	return nil
 }
 
-// within refuses numbers that are out of bounds.
+// requireBetween refuses numbers outside least to most.
 func within(flag string, least, most int, list ...int) error {
 	for _, v := range list {
 		if v < least || v > most {
@@ -485,10 +484,10 @@ func within(flag string, least, most int, list ...int) error {
 	return nil
 }
 
-// affordable returns how many runs to have at a time: one a processor, as long as
-// the largest ones fit half of the memory with all their blocks in use (0 is not known).
+// affordableJobs returns the number of concurrent runs: one per processor, as long as the largest ones fit
+// half of the memory with all their blocks in use. memory is in bytes; 0 is not known.
 func (s *scenarios) affordable(processors int, memory uint64) int {
-	// A block costs its tokens and what worker and router know of it; see simcluster.
+	// A block costs its tokens and the records of worker and router; see simcluster.
 	const perBlock, perToken = 160, 4
 	var largest uint64
 	for _, r := range s.runs {
@@ -502,7 +501,7 @@ func (s *scenarios) affordable(processors int, memory uint64) int {
 	return max(jobs, 1)
 }
 
-// name is what progress calls a run.
+// displayName returns the name of a run in progress lines.
 func (s *scenario) name() string {
 	n := "workers"
 	if s.cluster.Workers == 1 {

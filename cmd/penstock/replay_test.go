@@ -14,7 +14,7 @@ import (
 	"penstock/internal/simcluster"
 )
 
-// canceler ends a context when something is written to it.
+// canceler cancels a context at the first write.
 type canceler struct {
 	bytes.Buffer
 	cancel context.CancelFunc
@@ -25,8 +25,8 @@ func (c *canceler) Write(p []byte) (int, error) {
 	return c.Buffer.Write(p)
 }
 
-// TestReplayInterrupted: an interrupt between two runs ends the command, and leaves
-// neither half a result nor the beginnings of files.
+// TestReplayInterrupted: an interrupt between two runs ends the command, and leaves neither a partial result
+// nor temporary files.
 func TestReplayInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,13 +13,13 @@ import (
 	"penstock/internal/replay/trace"
 )
 
-// description is a workload before anything runs.
+// workloadDescription describes a workload without running it.
 type description struct {
 	trace.Summary
 	Ideals []replay.Ideal `json:"ideals"`
 }
 
-// outline prints what the workload consists of, and the ideals of all sizes.
+// describeWorkload prints the contents of the workload, and the ideals of all cache sizes.
 func (f *replayFlags) outline(cmd *cobra.Command, all *scenarios, work *workload) error {
 	if f.csv != "" || f.html != "" {
 		return usage(errors.New("--describe runs nothing that --csv and --report could write of"))
@@ -42,7 +42,7 @@ func (f *replayFlags) outline(cmd *cobra.Command, all *scenarios, work *workload
 	return d.print(cmd.OutOrStdout())
 }
 
-// print writes the description for people.
+// printText writes the description as text.
 func (d *description) print(out io.Writer) error {
 	if _, err := d.WriteTo(out); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (d *description) print(out io.Writer) error {
 	return t.Flush()
 }
 
-// shareText writes a share; an estimate with a mark.
+// formatShare formats a share; "~" marks an estimate.
 func shareText(s replay.Share) string {
 	text := fmt.Sprintf("%.1f %%", 100*s.CachedShare)
 	if s.Estimated {

@@ -12,8 +12,8 @@ import (
 	"penstock/internal/simcluster"
 )
 
-// run runs all scenarios, some at a time, and the ideals beside them. Rows come in
-// the order of the scenarios, whichever ends first; the first error ends all.
+// runAll runs all scenarios and the ideals, at most s.jobs at a time. Rows have the order of the scenarios,
+// whatever order they finish in. The first error cancels the others.
 func (s *scenarios) run(ctx context.Context, work replay.Workload, progress *replayProgress) (*replay.Result, error) {
 	rows := make([]replay.Run, len(s.runs))
 	notes := make([][]string, len(s.runs))
@@ -38,8 +38,8 @@ func (s *scenarios) run(ctx context.Context, work replay.Workload, progress *rep
 	return s.result(rows, notes, ideals), nil
 }
 
-// inParallel does jobs in their order, so many at a time, and waits for all that
-// have begun. The first error ends the others through their context.
+// runParallel starts jobs in their order, at most limit at a time, and waits for all which it started. The
+// first error cancels the others through their context.
 func inParallel(ctx context.Context, most int, jobs []func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -65,7 +65,7 @@ func inParallel(ctx context.Context, most int, jobs []func(context.Context) erro
 	return context.Cause(ctx)
 }
 
-// result puts together what came of the runs.
+// mergeResults combines the results of the runs.
 func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]replay.Ideal) *replay.Result {
 	out := &replay.Result{Command: "replay", Version: version}
 	for _, list := range ideals {
@@ -94,7 +94,7 @@ func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]repla
 	return out
 }
 
-// ideals computes those of one size of cache.
+// computeIdeals computes the ideals of one cache size.
 func (s *scenarios) ideals(ctx context.Context, work replay.Workload, cache cacheSize) (_ []replay.Ideal, err error) {
 	source, err := work.Open()
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *scenarios) ideals(ctx context.Context, work replay.Workload, cache cach
 	return replay.Ideals(ctx, source, replay.IdealConfig{BlockSize: cache.size, Blocks: cache.blocks, Workers: s.workers})
 }
 
-// run runs one scenario.
+// runScenario runs one scenario.
 func (s *scenario) run(ctx context.Context, work replay.Workload, progress *replayProgress) (_ replay.Run, _ []string, err error) {
 	source, err := work.Open()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *scenario) run(ctx context.Context, work replay.Workload, progress *repl
 	return run, record.Notes(), nil
 }
 
-// watched is a recorder whose progress is shown.
+// progressRecorder is a recorder which also counts progress.
 type watched struct {
 	*replay.Recorder
 	progress *replayProgress

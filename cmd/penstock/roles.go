@@ -14,7 +14,7 @@ import (
 	"penstock/internal/node"
 )
 
-// runRole is how package node runs a process of one role.
+// roleFunc is the signature with which package node runs a process of one role.
 type runRole func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
 
 func newFrontend() *cobra.Command {
@@ -73,7 +73,7 @@ videos and sounds of requests are.`,
 	})
 }
 
-// newRole completes the command of one role.
+// newRoleCommand completes the command of one role.
 func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	cmd.Use = string(command)
@@ -88,7 +88,7 @@ func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Com
 		}
 		ready := func(s node.Started) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 				return
 			}
@@ -102,7 +102,7 @@ func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Com
 	return cmd
 }
 
-// greet says what a process of one role is and how others find it.
+// printRoleGreeting prints what a process of one role serves and how others find it.
 func greet(w io.Writer, l *config.Loaded, s node.Started) {
 	var b strings.Builder
 	took := s.Took.Round(time.Millisecond)
@@ -138,10 +138,10 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL, s.Access))
 	}
 	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
-	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+	_, _ = io.WriteString(w, b.String()) // a failed write is not a reason to stop serving
 }
 
-// joining are the flags with which another process finds this router.
+// discoveryFlags returns the flags with which another process finds this router.
 func joining(l *config.Loaded, s node.Started) string {
 	switch l.Discovery {
 	case config.DiscoveryFile:
@@ -152,13 +152,13 @@ func joining(l *config.Loaded, s node.Started) string {
 	return "--nats " + natsOf(l, s)
 }
 
-// natsOf is how another process reaches the NATS server of this one's fleet.
+// natsURL returns the URL at which another process reaches the fleet's NATS server.
 func natsOf(l *config.Loaded, s node.Started) string {
 	if s.NATS != "" {
 		return s.NATS
 	}
 	if l.NATS == "" || strings.Contains(l.NATS, "@") {
-		return "URL" // none, or with a password
+		return "URL" // there is none, or it contains a password
 	}
 	return l.NATS
 }

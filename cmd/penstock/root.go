@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-// newRoot returns the whole command tree.
+// newRootCommand returns the whole command tree.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "penstock",

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxPromptFile bounds a file given to route, in bytes.
+// maxPromptFile bounds a prompt file, in bytes.
 const maxPromptFile = 32 << 20
 
 type routeFlags struct {
@@ -63,7 +63,7 @@ and BY SESSION. Columns of zeros are left out but for those that always matter.`
 	return cmd
 }
 
-// oneText refuses what a shell makes of a text without quotes.
+// requireOneText refuses several arguments, which a shell makes of a text without quotes.
 func oneText(_ *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return fmt.Errorf("%d texts: put quotes around one", len(args))
@@ -71,7 +71,7 @@ func oneText(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// explanation is the answer of /v1/router/explain.
+// routeExplanation is the response of /v1/router/explain.
 type explanation struct {
 	Decision *struct {
 		WorkerID      uint64  `json:"worker_id"`
@@ -91,7 +91,7 @@ type explanation struct {
 	NearCost      float64 `json:"near_cost"`
 	PromptTokens  int     `json:"prompt_tokens"`
 	PromptBlocks  int     `json:"prompt_blocks"`
-	TextOnly      string  `json:"text_only"` // why media take no part, if they do not
+	TextOnly      string  `json:"text_only"` // why media are ignored, if they are
 	Media         []shown `json:"media"`
 	Session       *struct {
 		WorkerID uint64 `json:"worker_id"`
@@ -103,7 +103,7 @@ type explanation struct {
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
-	// Behind holds the answers of the candidates which are router processes.
+	// Behind holds the responses of the candidates which are router processes.
 	Behind []struct {
 		Router uint64       `json:"router"`
 		Answer *explanation `json:"answer"`
@@ -111,7 +111,7 @@ type explanation struct {
 	} `json:"behind"`
 }
 
-// shown is what a prompt shows besides text.
+// shownMedia is one image, video or sound in a prompt.
 type shown struct {
 	Kind    string `json:"kind"`
 	Part    string `json:"part"`
@@ -124,7 +124,7 @@ type shown struct {
 	Samples int    `json:"samples"`
 }
 
-// size says how large it is, as far as it is known.
+// describeSize describes the media's size as far as it is known.
 func (s *shown) size() string {
 	switch {
 	case s.Samples > 0:
@@ -199,7 +199,7 @@ func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
 	return e.print(cmd.OutOrStdout(), f.explain)
 }
 
-// question builds the body of the call from the arguments and flags.
+// buildQuery builds the request body from the arguments and flags.
 func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error) {
 	given := len(args)
 	for _, s := range []string{f.messages, f.tokens} {
@@ -230,7 +230,7 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error
 	return q, nil
 }
 
-// prompt returns the members that say what the question is about.
+// promptMembers returns the members which contain the prompt.
 func (f *routeFlags) prompt(stdin io.Reader, args []string) (members, error) {
 	q := members{}
 	switch {
@@ -255,7 +255,7 @@ func (f *routeFlags) prompt(stdin io.Reader, args []string) (members, error) {
 	return q, q.set("messages", []map[string]string{{"role": "user", "content": args[0]}})
 }
 
-// readJSON returns the JSON in a file, without white space around it.
+// readJSONFile returns the JSON in a file, without surrounding white space.
 func readJSON(stdin io.Reader, path string) (json.RawMessage, error) {
 	in := stdin
 	if path != "-" {
@@ -279,8 +279,8 @@ func readJSON(stdin io.Reader, path string) (json.RawMessage, error) {
 	return bytes.TrimSpace(data), nil
 }
 
-// members are those of a JSON object. What a file has of them is sent as it was
-// written: templates print tools in their own order and form.
+// jsonMembers are the members of a JSON object. Members from a file are sent unchanged: chat templates print
+// tools in the given order and form.
 type members map[string]json.RawMessage
 
 func (m members) set(key string, v any) error {
@@ -289,21 +289,21 @@ func (m members) set(key string, v any) error {
 	return err
 }
 
-// body returns the object.
+// encodeObject returns the object as JSON.
 func (m members) body() json.RawMessage {
 	out := []byte{'{'}
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		name, _ := json.Marshal(key) // a string cannot fail
+		name, _ := json.Marshal(key) // encoding a string cannot fail
 		out = append(append(out, name...), ':')
 		out = append(out, m[key]...)
 	}
 	return append(out, '}')
 }
 
-// print writes the decision and, if all is set, every candidate with its terms.
+// printText writes the decision and, if all is set, every candidate with its terms.
 func (e *explanation) print(w io.Writer, all bool) error {
 	if len(e.Behind) > 0 {
 		return e.printBehind(w, all)
@@ -324,7 +324,7 @@ func (e *explanation) print(w io.Writer, all bool) error {
 		for i := range e.Media {
 			m := &e.Media[i]
 			what, where := m.Kind+m.size(), ""
-			if m.Part == "" { // the engine that made the prompt says neither
+			if m.Part == "" { // the engine which made the prompt reports neither
 				what = "an object"
 			} else {
 				where = " (" + m.Part + ")"
@@ -345,8 +345,7 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	return nil
 }
 
-// printBehind writes what the router processes answer to which the prompt could be sent: they choose
-// the worker.
+// printRouterAnswers writes the responses of the candidate router processes, which choose the worker.
 func (e *explanation) printBehind(w io.Writer, all bool) error {
 	for i := range e.Behind {
 		b := &e.Behind[i]
@@ -377,8 +376,8 @@ func (e *explanation) printBehind(w io.Writer, all bool) error {
 	return nil
 }
 
-// printCandidates writes the terms of every cost: what is there of the prompt, what there is to
-// do, what is preferred, and what follows. Columns in which there is nothing are left out.
+// printCandidates writes every term of each candidate's cost: overlap, load, affinity and the result. It
+// leaves out optional columns which are zero for all candidates.
 func (e *explanation) printCandidates(w io.Writer) error {
 	queued := ""
 	if e.QueueWeight != 1 {
@@ -438,15 +437,15 @@ func (e *explanation) printCandidates(w io.Writer) error {
 	return tw.Flush()
 }
 
-// column is one of the table of candidates; one that is not shown always is left out where
-// it is 0 for all.
+// candidateColumn is a column of the table of candidates. Unless always is set, it is left out if its value
+// is 0 for all.
 type column struct {
 	name   string
 	of     func(*candidate) string
 	always bool
 }
 
-// number is v with two digits after the point, but for a plain 0.
+// formatCost formats v with two decimals, and 0 as "0".
 func number(v float64) string {
 	if v == 0 {
 		return "0"

@@ -94,8 +94,7 @@ func TestExplanationPrint(t *testing.T) {
 	}
 }
 
-// TestExplanationThroughRouters: of a frontend in front of router processes each router's own answer
-// is shown, and one that cannot answer is named.
+// TestExplanationThroughRouters: the answer of each router process is shown, and one which fails is named.
 func TestExplanationThroughRouters(t *testing.T) {
 	var e explanation
 	if err := json.Unmarshal([]byte(`{"decision":{"worker_id":71},"candidates":[{"worker_id":71,"probability":0.5},{"worker_id":72,"probability":0.5}],

@@ -13,8 +13,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScript runs the command line as a user would; the scripts say what it
-// prints and with which code it exits.
+// TestScript runs the command line as a user would; the scripts contain the output and the exit codes.
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

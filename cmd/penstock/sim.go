@@ -72,7 +72,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 		}
 		err = node.Sim(cmd.Context(), cfg, as, cmd.ErrOrStderr(), func(r node.SimReady) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
@@ -85,7 +85,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	return cmd
 }
 
-// greetSim says what serves and how Penstock is put in front of it.
+// printSimGreeting prints what is served and how to put Penstock in front of it.
 func greetSim(w io.Writer, r node.SimReady) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n  A simulated %s serves %s on %s  (ready in %v)\n", r.Dialect, r.Model, r.URL, r.Took.Round(time.Millisecond))
@@ -102,10 +102,10 @@ func greetSim(w io.Writer, r node.SimReady) {
 	fmt.Fprintf(&b, "  Use it:   penstock up --engine %s=%s%s --http-addr 127.0.0.1:9000\n", kind, r.URL, spec)
 	fmt.Fprintf(&b, "  Faults:   curl %s/admin/faults -d '{\"faults\":[{\"kind\":\"stall\",\"after\":10,\"for\":\"5s\"}]}'\n", r.URL)
 	b.WriteString("  Stop:     Ctrl-C\n\n")
-	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+	_, _ = io.WriteString(w, b.String()) // a failed write is not a reason to stop serving
 }
 
-// reachableEndpoint is an endpoint as this machine dials it.
+// reachableEndpoint returns the endpoint as this machine dials it.
 func reachableEndpoint(e string) string {
 	for _, all := range []string{"//*:", "//0.0.0.0:", "//[::]:"} {
 		e = strings.Replace(e, all, "//127.0.0.1:", 1)

@@ -55,7 +55,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 		}
 		ready := func(r node.Ready) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
@@ -69,7 +69,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 	return cmd
 }
 
-// welcome is the one screen that up prints.
+// printWelcome prints the one screen of up.
 func welcome(w io.Writer, r node.Ready) {
 	path, prompt, route := "/v1/chat/completions", `"messages": [{"role": "user", "content": "Where does the water go?"}]`, "route"
 	if !r.Chat {
@@ -111,7 +111,7 @@ func welcome(w io.Writer, r node.Ready) {
 `, route, serverHint(r.URL, r.Access))
 }
 
-// chatHint is the line that begins a conversation, where the model takes one.
+// chatHint returns the line with the chat command if the model supports chat.
 func chatHint(r node.Ready) string {
 	if !r.Chat {
 		return ""

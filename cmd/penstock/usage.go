@@ -12,8 +12,8 @@ import (
 	"penstock/internal/config"
 )
 
-// needCommands has every command that only groups others refuse what is none of them, and
-// print its help without any.
+// requireSubcommands makes every command which only groups others refuse unknown subcommands, and print its
+// help without any.
 func needCommands(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		needCommands(sub)
@@ -24,7 +24,7 @@ func needCommands(cmd *cobra.Command) {
 	}
 }
 
-// newHelp returns the command that prints the help of another one.
+// newHelpCommand returns the command which prints the help of another one.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
@@ -44,12 +44,12 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// unknownCommand refuses the first of args, which is no command of cmd.
+// rejectUnknownCommand refuses args[0], which is no subcommand of cmd.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	// The whole command but for the program's name, as in "config show".
+	// The command path without the program's name, as in "config show".
 	of := strings.TrimPrefix(strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()), " ")
 	whole := func(name string) string { return strings.TrimSpace(of + " " + name) }
 	var names []string
@@ -65,8 +65,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return misuse(cmd, fmt.Sprintf("unknown command %q", whole(args[0])), hint)
 }
 
-// misuse is an error of the command line: what is wrong, what was perhaps meant ("" if
-// that is not known), and where the help is.
+// commandLineError returns an error of the command line: what is wrong, a suggestion ("" if there is none),
+// and where the help is.
 func misuse(cmd *cobra.Command, what, hint string) error {
 	help := fmt.Sprintf("see \"%s --help\"", cmd.CommandPath())
 	switch {
@@ -80,7 +80,7 @@ func misuse(cmd *cobra.Command, what, hint string) error {
 	return usage(errors.New(what))
 }
 
-// flagError explains why flags could not be parsed.
+// explainFlagError explains why flags could not be parsed.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -94,10 +94,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	return misuse(cmd, fmt.Sprintf("unknown flag: %s", given), flagHint(cmd, name, strings.HasPrefix(given, "--")))
 }
 
-// minPrefix is how many characters of a flag say which one was meant.
+// minFlagPrefix is the minimum length of a prefix for which a flag is suggested.
 const minPrefix = 3
 
-// flagHint says what was perhaps meant by a flag that cmd lacks; "" if nothing is like it.
+// suggestFlag suggests what was meant by a flag which cmd lacks; "" if nothing is similar.
 func flagHint(cmd *cobra.Command, name string, long bool) string {
 	if has := commandsWith(cmd.Root(), name); long && len(has) > 0 {
 		last := len(has) - 1
@@ -114,7 +114,7 @@ func flagHint(cmd *cobra.Command, name string, long bool) string {
 	})
 	best := config.Closest(name, names)
 	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, name) }); i >= 0 && len(name) >= minPrefix {
-		best = names[i] // the beginning of a flag was given
+		best = names[i] // a prefix of a flag was given
 	}
 	switch {
 	case best != "":
@@ -125,8 +125,8 @@ func flagHint(cmd *cobra.Command, name string, long bool) string {
 	return ""
 }
 
-// commandsWith lists the commands that have a flag, except commands which take the settings of
-// all other commands.
+// commandsWithFlag lists the commands which have a flag, except commands which take the settings of all other
+// commands.
 func commandsWith(root *cobra.Command, flag string) (names []string) {
 	for _, cmd := range root.Commands() {
 		if cmd.Flags().Lookup(flag) != nil && cmd.Flags().Lookup("for") == nil {
@@ -137,7 +137,7 @@ func commandsWith(root *cobra.Command, flag string) (names []string) {
 	return names
 }
 
-// rank puts the roles first, as the settings name them.
+// commandRank orders the roles first, in the order of config.Commands.
 func rank(command string) int {
 	if i := slices.Index(config.Commands(), config.Command(command)); i >= 0 {
 		return i
@@ -145,10 +145,10 @@ func rank(command string) int {
 	return len(config.Commands())
 }
 
-// args turns a check of the arguments into one that marks its error as usage.
+// checkArgs turns a check of the arguments into one whose error is a usage error.
 //
-// A flag that may stand without a value takes the word behind it for none, which
-// is then the argument that is too many.
+// The value of a flag with an optional value must follow an "=". Written as a separate word, it becomes an
+// argument too many.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
@@ -162,7 +162,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// none refuses arguments.
+// noArgs refuses arguments.
 func none(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%q is too much: \"%s\" takes no arguments", args[0], cmd.CommandPath())
@@ -170,7 +170,8 @@ func none(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// switched returns the name of a flag that was given without the value that it may have, if any was.
+// flagWithoutValue returns the name of a flag which was given without its optional value; "" if there is
+// none.
 func switched(cmd *cobra.Command) (name string) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.NoOptDefVal != "" && f.Value.String() == f.NoOptDefVal && f.Value.Type() != "bool" {

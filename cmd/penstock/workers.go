@@ -47,9 +47,9 @@ it is called.`,
 	return cmd
 }
 
-// engines returns how people name the engine of each worker, of those that other programs
-// run and the server follows itself: by its URL, and its data-parallel rank if it has several.
-// What cannot be had is left out: the table then has the kinds alone.
+// engineNames returns the display name of each worker's engine, for the remote engines which the server
+// follows itself: the URL, with the data-parallel rank if there are several. It returns nil on an error: the
+// table then shows only the engines' kinds.
 func (c *client) engines(ctx context.Context) map[uint64]string {
 	var health struct {
 		Engines []node.EngineStatus `json:"engines"`
@@ -63,7 +63,7 @@ func (c *client) engines(ctx context.Context) map[uint64]string {
 		return nil
 	}
 	defer resp.Body.Close()
-	// The body is the same whatever the status says of the fleet.
+	// The body is the same whatever the status.
 	if json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&health) != nil {
 		return nil
 	}
@@ -116,12 +116,12 @@ type workerRow struct {
 		Lagging   bool    `json:"lagging"`
 		LagFor    float64 `json:"lag_seconds"`
 	} `json:"feed"`
-	// Behind are the workers behind a router process, or BehindError says why they are not known.
+	// Behind are the workers behind a router process; BehindError says why they are not known.
 	Behind      []workerRow `json:"behind"`
 	BehindError string      `json:"behind_error"`
 }
 
-// feed tells the health of a worker's event feed in a few words.
+// describeFeed describes the health of a worker's event feed.
 func (r *workerRow) feed() string {
 	s := r.Feed.State
 	if r.Feed.Guessed {
@@ -139,7 +139,7 @@ func (r *workerRow) feed() string {
 	if r.Feed.Orphans > 0 {
 		s += fmt.Sprintf(", %d orphans", r.Feed.Orphans)
 	}
-	for _, w := range r.Warnings { // the feed from the worker can be in order, and that of its engine not
+	for _, w := range r.Warnings { // the worker's feed can be healthy while its engine's is not
 		if !r.Feed.Guessed && w.OfEvents() {
 			s += ", " + printable(w.Code)
 		}
@@ -150,8 +150,7 @@ func (r *workerRow) feed() string {
 	return s
 }
 
-// reported tells what the worker last said of itself: sequences running and
-// waiting, blocks in use and in all.
+// reportedLoad returns the worker's last report: running and waiting sequences, used and total blocks.
 func (r *workerRow) reported() (running, waiting, used, total string) {
 	l := r.Load.Reported
 	if l == nil {
@@ -160,7 +159,7 @@ func (r *workerRow) reported() (running, waiting, used, total string) {
 	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
 }
 
-// printWorkers writes the table of workers, of which engines names some.
+// printWorkers writes the table of workers. engines names some of their engines.
 func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	var table struct {
 		Rows []workerRow `json:"rows"`
@@ -182,7 +181,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	return nil
 }
 
-// printRows writes one line per row, followed by one indented line per worker behind it.
+// printWorkerRows writes one line per row, followed by one indented line per worker behind it.
 func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
 	for i := range rows {
 		r := &rows[i]
@@ -194,8 +193,8 @@ func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent 
 	}
 }
 
-// printProblems writes what is wrong with workers and those behind them, through being by which
-// routers the worker is known.
+// printProblems writes the problems of workers and of those behind them. through names the routers on the
+// way.
 func printProblems(w io.Writer, rows []workerRow, through string) {
 	for i := range rows {
 		r := &rows[i]

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestRefusedCertificate: a command that does not accept the certificate of a server says whether
-// its authority or its host is the reason, and what mends it.
+// TestRefusedCertificate: if a command refuses a server's certificate, it says whether the authority or the
+// host name is the reason, and the remedy.
 func TestRefusedCertificate(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -53,8 +53,8 @@ func TestRefusedCertificate(t *testing.T) {
 	}
 }
 
-// TestWrongServer: a command that is told another HTTP server, or the wrong scheme, says so
-// and what to name instead.
+// TestWrongServer: if the target is another HTTP server, or the scheme is wrong, the command says so and what
+// to use instead.
 func TestWrongServer(t *testing.T) {
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "nginx/1.22")

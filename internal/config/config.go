@@ -1,6 +1,6 @@
-// Package config is the one tree of settings. A setting has a default, a key in
-// penstock.yaml, an environment variable and a flag, each stronger than the one
-// before, and remembers which of them it came from.
+// Package config holds the one tree of settings. A setting has a default, a key in penstock.yaml, an
+// environment variable and a flag. Each of these overrides the one before, and the tree records the origin of
+// every value.
 package config
 
 import (
@@ -20,7 +20,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// Command is a command that starts roles, and so has settings.
+// Command is a command which starts roles, and so has settings.
 type Command string
 
 // The commands with settings.
@@ -34,11 +34,10 @@ const (
 // Commands lists the commands with settings.
 func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
 
-// Config is the effective tree. Field tags define each setting once: "key" is
-// its name in penstock.yaml and, behind two dashes, on the command line; its
-// environment variable is PENSTOCK_ and the name in capitals; "help" is what
-// --help says; "on" lists the commands whose setting it is: the others accept it
-// in a file or a variable, which a whole fleet may share, and make nothing of it.
+// Config is the effective tree. Field tags define each setting once. "key" is its name in penstock.yaml and,
+// after two dashes, on the command line. Its environment variable is PENSTOCK_ plus the key in upper case.
+// "help" is the text of --help. "on" lists the commands to which the setting belongs. Other commands accept
+// it in a file or a variable, which a whole fleet may share, and ignore it.
 type Config struct {
 	HTTPAddr string `key:"http-addr" on:"up,frontend,worker,router" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
 	DataDir  string `key:"data-dir" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
@@ -148,18 +147,17 @@ type Config struct {
 	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
-// Seconds is a duration that is written like 30s or 10m everywhere.
+// Duration is a duration which is written like 30s or 10m everywhere.
 type Seconds time.Duration
 
-// String returns the duration as it is written.
+// String returns the duration as users write it.
 func (s Seconds) String() string { return time.Duration(s).String() }
 
-// UnmarshalYAML reads 30s, 1m30s and the like; a bare number has no unit and is
-// refused.
+// UnmarshalYAML reads durations such as 30s and 1m30s. It refuses a bare number, which has no unit.
 func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	d, err := time.ParseDuration(n.Value)
 	if err != nil {
-		return err // explainNode and explainValue have the words
+		return err // explainNode and explainValue explain it to the user
 	}
 	*s = Seconds(d)
 	return nil
@@ -219,36 +217,35 @@ func Defaults(command Command) Config {
 		LogFormat:           "text",
 	}
 	if command == Up {
-		c.AccessLog = Off // its screen is for people
+		c.AccessLog = Off // the terminal shows messages for people
 	}
 	if command == Worker || command == Router {
-		c.HTTPAddr = "" // several of them share a machine, and nobody need ask them
+		c.HTTPAddr = "" // several of them share a machine, and their API is rarely used
 	}
 	if command == Frontend {
-		c.DrainGrace = Seconds(5 * time.Second) // load balancers look every few seconds
+		c.DrainGrace = Seconds(5 * time.Second) // load balancers poll every few seconds
 	}
 	return c
 }
 
-// Force is a choice of ResetStates; the others are On and Off.
+// ResetForce is a choice of ResetStates; the others are On and Off.
 const Force = "force"
 
-// auto is a parser that is found out.
+// autoParser is the name of a parser which is detected from the model.
 const auto = "auto"
 
-// maxBlockSize is the largest block of the engines there are, in tokens.
+// maxBlockSize is the largest block of the supported engines, in tokens.
 const maxBlockSize = 1024
 
-// Components lists the parts of the process that log under a name of their own.
+// LogComponents lists the components which log under a name of their own.
 func Components() []string {
 	return []string{"frontend", "router", "worker", "engine", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
-// Levels reads LogLevel. A component that there is not is an error.
+// ParseLogLevels parses LogLevel. An unknown component is an error.
 func (c *Config) Levels() (obs.Levels, error) { return obs.ParseLevels(c.LogLevel, Components()) }
 
-// Validate reports everything that is wrong with the tree at once, each problem
-// with the key to change.
+// Validate reports everything wrong with the tree at once, each problem with its key.
 func (c *Config) Validate() error {
 	var p problems
 	p.optionalAddress("http-addr", c.HTTPAddr)
@@ -320,7 +317,7 @@ func (p *problems) add(key, what string) {
 	*p = append(*p, fmt.Errorf("%s: %s", key, what))
 }
 
-// directory checks where a checkpoint should be.
+// requireDirectory checks that path is a directory, which should contain a checkpoint.
 func (p *problems) directory(key, path string) {
 	if st, err := os.Stat(path); err != nil || !st.IsDir() {
 		p.add(key, fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", path))
@@ -339,7 +336,7 @@ func (p *problems) address(key, v string) {
 	}
 }
 
-// CheckAddress reports whether v is an address to listen at.
+// CheckAddress returns an error if v is not an address to listen on.
 func CheckAddress(v string) error {
 	_, port, err := net.SplitHostPort(v)
 	if err == nil && port != "" {
@@ -351,7 +348,7 @@ func CheckAddress(v string) error {
 	return nil
 }
 
-// notFile checks that a directory, which may be missing, is not something else.
+// requireNotFile checks that path, if it exists, is a directory.
 func (p *problems) notFile(key, path string) {
 	if st, err := os.Stat(path); path != "" && err == nil && !st.IsDir() {
 		p.add(key, fmt.Sprintf("%.100q is not a directory", path))
@@ -374,8 +371,7 @@ func (p *problems) oneOf(key, v string, choices ...string) {
 	p.add(key, fmt.Sprintf("%.100q is not one of %s", v, strings.Join(choices, ", ")))
 }
 
-// parser checks the name of a parser, which is auto, none or one that package parse
-// knows.
+// checkParser checks the name of a parser: auto, none or one which package parse knows.
 func (p *problems) parser(key string, cfg parse.Config) {
 	switch cfg.Tools + cfg.Reasoning {
 	case auto, "none":
@@ -394,7 +390,7 @@ func (p *problems) between(key string, v, lo, hi int64) {
 	}
 }
 
-// maxWeight keeps products of a weight and a number of blocks exact enough.
+// maxWeight bounds weights, so that products of a weight and a number of blocks stay exact enough.
 const maxWeight = 1e9
 
 func (p *problems) weight(key string, v float64) {

@@ -55,7 +55,7 @@ func TestEverySettingIsDescribed(t *testing.T) {
 	}
 }
 
-// Help shows a list as it is written on a command line.
+// Help shows a list as written on a command line.
 func TestHelpOfLists(t *testing.T) {
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	AddFlags(fs, Up)
@@ -108,8 +108,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestComponents: the names that --log-level takes are those that the parts of
-// the process log under.
+// TestComponents: the names accepted by --log-level are those which the components log under.
 func TestComponents(t *testing.T) {
 	used := map[string]bool{}
 	call := regexp.MustCompile(`obs\.Component\([^,]+, "(\w+)"\)`)
@@ -136,7 +135,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// TestEchoesAreBounded: a message quotes the beginning of what was given.
+// TestEchoesAreBounded: a message quotes only the start of a value.
 func TestEchoesAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	for _, key := range []string{"namespace", "http-addr", "router-mode", "model", "model-path", "log-level", "log-format", "drain-timeout", "workers", long} {
@@ -203,8 +202,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-// TestEventPlane: the processes of an event plane over ZeroMQ must be able to find
-// each other.
+// TestEventPlane: the processes of an event plane over ZeroMQ must be able to find each other.
 func TestEventPlane(t *testing.T) {
 	for name, tc := range map[string]struct{ env, want string }{
 		"static without peers":                    {"DISCOVERY=static STATIC_WORKERS=tcp://h:1", "event-peers: zmq with discovery static needs"},

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// The choices of AccessLog and of what else is on or off, and of MetricsAccess.
+// On and Off are the values of switches such as AccessLog; AccessAdmin and AccessOpen are those of
+// MetricsAccess.
 const (
 	On  = "on"
 	Off = "off"
@@ -14,7 +15,7 @@ const (
 	AccessOpen  = "open"
 )
 
-// door checks the settings of the way in over HTTP.
+// checkHTTP checks the settings of the HTTP server.
 func (p *problems) door(c *Config) {
 	p.pair("tls-cert", c.TLSCert, "tls-key", c.TLSKey)
 	p.oneOf("metrics-access", c.MetricsAccess, AccessAdmin, AccessOpen)
@@ -30,14 +31,13 @@ func (p *problems) door(c *Config) {
 	p.between("max-header-bytes", int64(c.MaxHeaderBytes), 4096, 16<<20)
 }
 
-// EnvKey is the variable with the API key that commands show to the process that
-// they ask.
+// EnvKey is the variable with the API key which commands send to the server.
 const EnvKey = envPrefix + "API_KEY"
 
 // APIKey returns the value of EnvKey; "" if it is not set.
 func APIKey(environ []string) string { return variable(environ, EnvKey) }
 
-// variable returns the value of an environment variable; "" if it is not set.
+// lookupEnv returns the value of an environment variable; "" if it is not set.
 func variable(environ []string, name string) (value string) {
 	for _, kv := range environ {
 		if n, v, _ := strings.Cut(kv, "="); n == name {
@@ -47,13 +47,12 @@ func variable(environ []string, name string) (value string) {
 	return value
 }
 
-// Traces says whether the environment wants traces. trouble, if not "", says why
-// there are none though they are wanted.
+// TracesEnabled reports whether the environment enables traces. trouble, if not "", says why there are none
+// although an endpoint is configured.
 func (l *Loaded) Traces() (on bool, trouble string) { return l.traces, l.noTraces }
 
-// traces says whether the environment wants traces, by the variables that all who
-// use OpenTelemetry know: an endpoint of OTLP is named, and nothing says otherwise.
-// Everything else about them the OpenTelemetry SDK reads by itself.
+// detectTraces reports whether the environment enables traces, by the standard variables of OpenTelemetry: an
+// OTLP endpoint is set and nothing disables it. The OpenTelemetry SDK reads all other variables itself.
 func traces(environ []string) (on bool, trouble string) {
 	get := func(name string) string { return strings.TrimSpace(variable(environ, name)) }
 	if get("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {

@@ -7,14 +7,13 @@ import (
 	"penstock/internal/engine"
 )
 
-// The engines of this program.
+// The built-in engines.
 const (
 	EngineTiny = "tiny"
 	EngineSim  = "sim"
 )
 
-// builtinModel is the model of an engine that needs no files; "" if there is no
-// such engine.
+// builtinModelName returns the model of a built-in engine; "" for other engines.
 func builtinModel(name string) string {
 	switch name {
 	case EngineTiny:
@@ -25,15 +24,14 @@ func builtinModel(name string) string {
 	return ""
 }
 
-// BuiltinModel reports whether a name is that of a model that is built in.
+// IsBuiltinModel reports whether name is that of a built-in model.
 func BuiltinModel(name string) bool {
 	return name == builtinModel(EngineTiny) || name == builtinModel(EngineSim)
 }
 
-// TokenBudget is how many tokens a worker's engine computes in one step: what
-// MaxBatchedTokens says, or what the engine has by itself. The CPU takes small
-// steps, so that a long prompt does not hold up the others for seconds; the
-// simulated engine takes those of the engines that it stands for.
+// TokenBudget returns how many tokens a worker's engine computes in one step: MaxBatchedTokens, or the
+// engine's default. The CPU engine takes small steps, so that a long prompt does not delay others for
+// seconds. The simulated engine has the step size of the engines which it simulates.
 func (c *Config) TokenBudget() int {
 	switch {
 	case c.MaxBatchedTokens != 0:
@@ -44,11 +42,10 @@ func (c *Config) TokenBudget() int {
 	return 512
 }
 
-// simTokens is the capacity of a simulated worker whose blocks are not given, in
-// tokens.
+// simCacheTokens is the default capacity of a simulated worker, in tokens.
 const simTokens = 1 << 20
 
-// Blocks is the capacity of a worker's cache in blocks; 0 leaves it to the engine.
+// CacheBlocks returns the capacity of a worker's cache in blocks; 0 leaves it to the engine.
 func (c *Config) Blocks() int {
 	if c.KVCacheBlocks == 0 && c.Engine() == EngineSim {
 		return max(1, simTokens/max(1, c.KVCacheBlockSize))
@@ -56,24 +53,24 @@ func (c *Config) Blocks() int {
 	return c.KVCacheBlocks
 }
 
-// ModelName is the name that clients use for the model of this process's workers. Of an
-// engine that another program runs it is "" if no setting gives one.
+// ModelName returns the name which clients use for the model of this process's workers. For a remote engine
+// it is "" if no setting gives one.
 func (c *Config) ModelName() string {
 	switch {
 	case len(c.ServedModelName) > 0:
 		return c.ServedModelName[0]
 	case c.Remote():
-		return "" // the engine says
+		return "" // the engine reports it
 	case c.ModelPath == "":
 		return builtinModel(c.Engine())
 	}
 	if dir, err := filepath.Abs(c.ModelPath); err == nil {
-		return filepath.Base(dir) // "." has a name too
+		return filepath.Base(dir) // Abs gives "." a name too
 	}
 	return filepath.Base(c.ModelPath)
 }
 
-// engine checks which model there is to serve.
+// checkModel checks that the engine has the model.
 func (p *problems) engine(c *Config) {
 	have := builtinModel(c.Engine())
 	if c.ModelPath != "" || have == "" || c.Model == "" || c.Model == have {
@@ -82,18 +79,18 @@ func (p *problems) engine(c *Config) {
 	p.add("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.Engine()))
 }
 
-// batch checks that every sequence of a batch gets a token in each step.
+// checkBatch checks that every sequence of a batch gets a token in each step.
 func (p *problems) batch(c *Config) {
 	if c.Remote() {
-		return // the engine's own affair
+		return // the engine decides
 	}
 	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
 		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
 	}
 }
 
-// Experts returns the experts that a worker hosts; nil if nothing is said.
+// ParseHostedExperts returns the experts which a worker hosts; nil if the setting is empty.
 func (c *Config) Experts() []engine.HostedExperts {
-	experts, _ := engine.ParseExperts(c.HostedExperts) // is valid
+	experts, _ := engine.ParseExperts(c.HostedExperts) // validated before
 	return experts
 }

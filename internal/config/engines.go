@@ -14,14 +14,12 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// Engines are the values of the setting engine: one engine of this program by its
-// name, or engines that other programs run, each as KIND=URL and what follows behind
-// commas. A file has one as a text or several as a list; a variable has several
-// behind each other, separated by commas like their parts, since what begins a new one
-// is clear: the kind of an engine.
+// Engines are the values of the setting engine: the name of one built-in engine, or remote engines, each as
+// KIND=URL[,KEY=VALUE…]. A file has one as a string or several as a list. A variable has several separated by
+// commas, as their options are; an engine's kind starts a new one.
 type Engines []string
 
-// The kinds of engines that other programs run.
+// The kinds of remote engines.
 const (
 	EngineVLLM     = "vllm"
 	EngineSGLang   = "sglang"
@@ -29,56 +27,55 @@ const (
 	EngineLlamaCpp = "llamacpp"
 )
 
-// RemoteKinds lists the kinds of engines that other programs run.
+// RemoteKinds lists the kinds of remote engines.
 func RemoteKinds() []string {
 	return []string{EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp}
 }
 
 // The modes of a remote engine.
 const (
-	ModeAuto   = "auto"   // tokens where there is a tokenizer, else pass
-	ModeTokens = "tokens" // the engine is given token ids and gives them back
-	ModePass   = "pass"   // the engine is given what the client sent
+	ModeAuto   = "auto"   // tokens if there is a tokenizer, else pass
+	ModeTokens = "tokens" // the engine receives and returns token ids
+	ModePass   = "pass"   // the engine receives the client's request unchanged
 )
 
-// RemoteEngine is an engine that another program runs, as a value of the setting
-// engine names it. Fields are zero where it does not say.
+// RemoteEngine is an engine which another program runs, as given by a value of the setting engine. Fields are
+// zero if the value does not set them.
 type RemoteEngine struct {
 	Kind string // one of RemoteKinds
-	// URL is where it serves HTTP, without a slash at the end.
+	// URL is the base URL of its HTTP API, without a trailing slash.
 	URL *url.URL
-	// Events, Replay and Snapshot are ZeroMQ endpoints as the engine's own settings have
-	// them, of its first data-parallel rank; those of the others follow by port.
+	// Events, Replay and Snapshot are the ZeroMQ endpoints of the first data-parallel rank, as in the
+	// engine's own settings. The ports of the other ranks follow from them.
 	Events, Replay, Snapshot zmtp.Endpoint
-	// Ranks is how many data-parallel ranks there are behind the URL; 0 is as many as are
-	// found.
+	// Ranks is the number of data-parallel ranks behind the URL; 0 detects it.
 	Ranks int
 	Mode  string // ModeAuto, ModeTokens or ModePass
-	// BlockSize is in tokens; 0 is the engine's own.
+	// BlockSize is in tokens; 0 takes the engine's.
 	BlockSize int
-	// APIKeyFile is the file with the key that the engine asks for.
+	// APIKeyFile is the file with the engine's API key.
 	APIKeyFile string
-	// Name is what clients call the model; "" is what the engine calls it.
+	// Name is the model's name for clients; "" takes the engine's.
 	Name string
-	// ModelPath is the directory of the model's tokenizer, if it is not that of the setting
-	// model-path.
+	// ModelPath is the directory of the model's tokenizer; "" takes the setting model-path.
 	ModelPath string
-	// Media are the kinds of media that the model sees, ascending; nil if that is to be found out, empty if none.
+	// Media are the kinds of media which the model accepts, ascending; nil detects them, empty means none.
 	Media []string
-	// MediaKeys says how the engine is told who the media of a request are: "uuid" or "off"; "" is as its kind is.
+	// MediaKeys says how the engine receives the identity of a request's media: "uuid" or "off"; "" is the
+	// default of the engine's kind.
 	MediaKeys string
-	// ProcessorArgs are the arguments with which vLLM calls the processor of media: the value of its
-	// --mm-processor-kwargs; "" if there are none.
+	// ProcessorArgs is the value of vLLM's --mm-processor-kwargs, the arguments of its media processor; "" if
+	// there are none.
 	ProcessorArgs string
-	// Unchecked says that the engine's counts of media are not compared with those here.
+	// Unchecked disables the comparison of the engine's media token counts with Penstock's.
 	Unchecked bool
 }
 
-// String names the engine for people: its kind and its URL, which has no secrets.
+// String returns the engine's kind and URL, which contains no secrets.
 func (e *RemoteEngine) String() string { return e.Kind + "=" + e.URL.String() }
 
-// Engine is the kind of the engines of this process: EngineTiny, EngineSim, or that of
-// the first one that another program runs.
+// EngineKind returns the kind of this process's engines: EngineTiny, EngineSim, or that of the first remote
+// engine.
 func (c *Config) Engine() string {
 	if len(c.Engines) == 0 {
 		return EngineTiny
@@ -87,11 +84,10 @@ func (c *Config) Engine() string {
 	return kind
 }
 
-// Remote reports whether other programs run the engines of this process.
+// HasRemoteEngines reports whether the engines of this process are remote.
 func (c *Config) Remote() bool { return slices.Contains(RemoteKinds(), c.Engine()) }
 
-// RemoteEngines returns the engines that other programs run, with what other settings
-// say of each. It is for a tree that is valid.
+// RemoteEngines returns the remote engines, completed from other settings. The tree must be valid.
 func (l *Loaded) RemoteEngines() []RemoteEngine {
 	if !l.Remote() {
 		return nil
@@ -100,7 +96,7 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 	for _, text := range l.Engines {
 		e, err := ParseRemoteEngine(text)
 		if err != nil {
-			continue // is valid
+			continue // validated before
 		}
 		if l.Command == Worker {
 			e.add(&l.Config)
@@ -119,7 +115,8 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 	return all
 }
 
-// add takes over what settings of a worker say of its engine's events.
+// applyWorkerSettings sets the event endpoints from a worker's settings kv-events and kv-replay, unless they
+// are set already.
 func (e *RemoteEngine) add(c *Config) {
 	if v, err := endpoint(c.KVEvents); err == nil && e.Events.IsZero() {
 		e.Events = v
@@ -132,11 +129,11 @@ func (e *RemoteEngine) add(c *Config) {
 // maxRanks bounds the data-parallel ranks of an engine.
 const maxRanks = 1024
 
-// exampleEngine is what a whole value looks like, for messages.
+// exampleEngine is a complete value, for messages.
 const exampleEngine = "vllm=http://10.0.0.5:8000,events=tcp://10.0.0.5:5557,replay=tcp://10.0.0.5:5558"
 
-// ParseRemoteEngine reads KIND=URL[,KEY=VALUE…]. Nothing of a value that could hold a
-// secret is in the error.
+// ParseRemoteEngine reads KIND=URL[,KEY=VALUE…]. Its error contains no part of a value which could be a
+// secret.
 func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	head, rest, more := strings.Cut(text, ",")
 	kind, address, ok := strings.Cut(head, "=")
@@ -169,12 +166,12 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	return e, e.fits()
 }
 
-// engineKeys lists what may follow the URL.
+// engineOptionKeys lists the keys which may follow the URL.
 func engineKeys() []string {
 	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check"}
 }
 
-// cutPart is strings.Cut at the first comma that is not within a JSON object.
+// cutPart is strings.Cut at the first comma outside a JSON object.
 func cutPart(text string) (part, rest string, more bool) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
@@ -195,7 +192,7 @@ func cutPart(text string) (part, rest string, more bool) {
 	return text, "", false
 }
 
-// parts returns the parts of a value, of one or of several engines.
+// splitParts returns the comma-separated parts of a value, of one or of several engines.
 func parts(text string) []string {
 	var all []string
 	for more := true; more; {
@@ -206,13 +203,13 @@ func parts(text string) []string {
 	return all
 }
 
-// engineURL reads the URL of an engine.
+// parseEngineURL parses the URL of an engine.
 func engineURL(kind, text string) (*url.URL, error) {
 	const want = "want http://HOST:PORT or https://HOST[:PORT], with a path if the engine has one"
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		// It is not repeated: it may hold a password.
+		// The message does not repeat the text, which may contain a password.
 		return nil, fmt.Errorf("%s: its address is not a URL: %s, for example %s=http://127.0.0.1:8000", kind, want, kind)
 	case u.User != nil:
 		return nil, fmt.Errorf("%s: its URL has a user or a password in it: put the key of the engine into a file and name that with api-key-file=FILE", kind)
@@ -228,7 +225,7 @@ func engineURL(kind, text string) (*url.URL, error) {
 	return u, nil
 }
 
-// set takes over one part of a value.
+// setOption sets the field for one part of a value.
 func (e *RemoteEngine) set(key, value string) (err error) {
 	switch key {
 	case "events":
@@ -269,7 +266,8 @@ func (e *RemoteEngine) set(key, value string) (err error) {
 	return err
 }
 
-// mediaKinds reads the kinds of media that a model sees: some of audio, image and video, with + between them, or none.
+// parseMediaKinds parses the kinds of media which a model accepts: some of audio, image and video, joined by
+// +, or none.
 func mediaKinds(text string) ([]string, error) {
 	kinds := []string{}
 	if text == "none" {
@@ -285,11 +283,11 @@ func mediaKinds(text string) ([]string, error) {
 	return kinds, nil
 }
 
-// maxProcessorArgs bounds the arguments of a processor, in bytes, as model cards do.
+// maxProcessorArgs bounds the processor arguments, in bytes. Model cards have the same bound.
 const maxProcessorArgs = 4096
 
-// processorArgs reads the arguments of a processor: a JSON object, which is written without spaces so that
-// those of two engines are compared by what they say.
+// parseProcessorArgs parses a JSON object and returns it in canonical form without spaces, so that the
+// arguments of two engines can be compared.
 func processorArgs(text string) (string, error) {
 	var args map[string]any
 	if err := json.Unmarshal([]byte(text), &args); err != nil || args == nil || len(text) > maxProcessorArgs {
@@ -299,7 +297,7 @@ func processorArgs(text string) (string, error) {
 	return string(b), err
 }
 
-// hintOf says what was perhaps meant by a key that there is not.
+// suggestKey explains a likely mistake behind an unknown key; "" if there is none.
 func hintOf(key string) string {
 	switch key {
 	case "api-key", "key", "token", "password":
@@ -311,7 +309,7 @@ func hintOf(key string) string {
 	return ""
 }
 
-// number reads a whole number between two bounds.
+// parseNumber parses an integer from lo to hi.
 func number(text string, lo, hi int) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < lo || n > hi {
@@ -320,8 +318,8 @@ func number(text string, lo, hi int) (int, error) {
 	return n, nil
 }
 
-// endpoint reads the ZeroMQ endpoint of an engine, that this side dials or, with * or
-// 0.0.0.0 for the host, listens at.
+// parseEndpoint parses a ZeroMQ endpoint of an engine. This process dials it, or listens on it if the host is
+// * or 0.0.0.0.
 func endpoint(text string) (zmtp.Endpoint, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	switch {
@@ -335,7 +333,7 @@ func endpoint(text string) (zmtp.Endpoint, error) {
 	return e, nil
 }
 
-// meet reports whether endpoints of different ranks would be the same.
+// endpointsCollide reports whether the endpoints of two ranks would be the same.
 func (e *RemoteEngine) meet() bool {
 	if e.Events.IsZero() || e.Replay.IsZero() {
 		return false
@@ -348,13 +346,13 @@ func (e *RemoteEngine) meet() bool {
 	return false
 }
 
-// fits checks what the parts mean together.
+// validate checks that the options fit together.
 func (e *RemoteEngine) fits() error {
 	silent := e.Kind == EngineLlamaCpp
 	switch {
 	case silent && !e.Events.IsZero():
 		return fmt.Errorf("%s: events: llama.cpp sends none; leave it out: what its slots hold is followed by what is sent to it", e)
-	case !e.Replay.IsZero() && e.Events.IsZero() && e.Kind != EngineSGLang: // SGLang says itself where it publishes
+	case !e.Replay.IsZero() && e.Events.IsZero() && e.Kind != EngineSGLang: // SGLang reports its event endpoint itself
 		return fmt.Errorf("%s: replay: it repeats events, and there are none to follow: give events=tcp://HOST:PORT too", e)
 	case !e.Snapshot.IsZero() && e.Events.IsZero():
 		return fmt.Errorf("%s: snapshot: it goes together with events: give events=tcp://HOST:PORT too", e)
@@ -370,7 +368,7 @@ func (e *RemoteEngine) fits() error {
 	return nil
 }
 
-// UnmarshalYAML reads one engine, or a list.
+// UnmarshalYAML reads one engine or a list.
 func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		*e = Engines{n.Value}
@@ -384,7 +382,7 @@ func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// splitEngines reads engines that are separated like their parts.
+// splitEngines splits engines which are separated by commas, as their options are.
 func splitEngines(value string) Engines {
 	all := Engines{}
 	for _, part := range parts(value) {
@@ -398,8 +396,8 @@ func splitEngines(value string) Engines {
 	return all
 }
 
-// enginesFlag is the flag of the setting: each one given is one more engine, the first
-// of them in place of the default.
+// enginesFlag is the flag of the setting. The first value replaces the default; each further one adds an
+// engine.
 type enginesFlag struct {
 	list  *Engines
 	given bool
@@ -420,7 +418,7 @@ func (f *enginesFlag) String() string { return strings.Join(f.list.shown(), " ")
 // Type implements pflag.Value.
 func (f *enginesFlag) Type() string { return "engine" }
 
-// shown is the list without anything that could be a secret.
+// redact returns the list without anything which could be a secret.
 func (e *Engines) shown() []string {
 	var out []string
 	for _, text := range *e {
@@ -433,8 +431,8 @@ func (e *Engines) shown() []string {
 	return out
 }
 
-// shownPart is one part of a value without anything that could be a secret: what is not
-// known is not shown.
+// redactPart returns one part of a value without anything which could be a secret. It hides the values of
+// unknown keys.
 func shownPart(part string) string {
 	key, value, assigned := strings.Cut(part, "=")
 	switch {
@@ -461,7 +459,7 @@ func shownPart(part string) string {
 	return key + "=" + u.String()
 }
 
-// value is the setting as it is shown: one engine as a text, like that of a file.
+// displayValue returns the redacted setting: a string if there is one engine, as in a file, else a list.
 func (e *Engines) value() any {
 	shown := e.shown()
 	if len(shown) == 1 {
@@ -470,7 +468,7 @@ func (e *Engines) value() any {
 	return shown
 }
 
-// engines checks the engines themselves, and that they can be together.
+// checkEngines checks each engine, and that they can be combined.
 func (p *problems) engines(c *Config) {
 	if len(c.Engines) == 0 {
 		p.add("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
@@ -512,7 +510,7 @@ func (p *problems) engines(c *Config) {
 	p.feeds(c)
 }
 
-// feeds checks the settings of a worker that say where its engine's events are.
+// checkEventEndpoints checks a worker's settings for its engine's event endpoints.
 func (p *problems) feeds(c *Config) {
 	for _, s := range []struct{ key, value string }{{"kv-events", c.KVEvents}, {"kv-replay", c.KVReplay}} {
 		if s.value == "" {
@@ -524,7 +522,7 @@ func (p *problems) feeds(c *Config) {
 	}
 }
 
-// oneRemote checks what a worker's engine and the settings beside it say together.
+// checkWorkerEngine checks a worker's engine together with the related settings.
 func (p *problems) oneRemote(c *Config) {
 	if len(c.Engines) > 1 {
 		p.add("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
@@ -538,7 +536,7 @@ func (p *problems) oneRemote(c *Config) {
 	}
 	e, err := ParseRemoteEngine(c.Engines[0])
 	if err != nil {
-		return // has been said
+		return // already reported
 	}
 	switch {
 	case c.KVEvents != "" && !e.Events.IsZero():

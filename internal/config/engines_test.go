@@ -185,13 +185,13 @@ func TestEnginesFromEverywhere(t *testing.T) {
 	}
 }
 
-// TestEnginesTogether: what may stand beside what.
+// TestEnginesTogether: which engines may be combined.
 func TestEnginesTogether(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		command Command
 		environ []string
-		want    string // "" is that it is fine
+		want    string // "" if it is valid
 	}{
 		{Up, []string{"ENGINE=vllm=http://a:1,vllm=http://b:1"}, ""},
 		{Up, []string{"ENGINE=vllm=http://a:1,model-path=" + dir, "MAX_NUM_SEQS=600"}, ""},
@@ -222,7 +222,7 @@ func TestEnginesTogether(t *testing.T) {
 	}
 }
 
-// TestRemoteEngines: other settings say what a value of engine does not.
+// TestRemoteEngines: other settings complete a value of engine.
 func TestRemoteEngines(t *testing.T) {
 	load := func(command Command, environ ...string) []RemoteEngine {
 		t.Helper()
@@ -249,7 +249,7 @@ func TestRemoteEngines(t *testing.T) {
 	}
 }
 
-// TestEnginesShown: what is shown of engines that were refused holds no secret.
+// TestEnginesShown: the redacted values of refused engines contain no secret.
 func TestEnginesShown(t *testing.T) {
 	for given, want := range map[string]string{
 		"tiny":                              "tiny",

@@ -21,10 +21,10 @@ const (
 	PlaneHTTP = "http"
 	PlaneNATS = "nats"
 
-	PlaneZMQ = "zmq" // of EventPlane
+	PlaneZMQ = "zmq" // only for EventPlane
 )
 
-// fleet checks the settings by which processes find and reach each other.
+// checkFleet checks the settings by which processes find and reach each other.
 func (p *problems) fleet(c *Config) {
 	p.natsURLs(c.NATS)
 	p.oneOf("discovery", c.Discovery, DiscoveryNATS, DiscoveryFile, DiscoveryStatic)
@@ -40,7 +40,7 @@ func (p *problems) fleet(c *Config) {
 		p.add("worker-id", fmt.Sprintf("%d is not below 2^53", c.WorkerID))
 	}
 	if c.WorkerName != "" {
-		p.name("worker-name", strings.ReplaceAll(c.WorkerName, ".", "-")) // hosts have dots
+		p.name("worker-name", strings.ReplaceAll(c.WorkerName, ".", "-")) // host names have dots
 	}
 	for _, addr := range c.StaticWorkers {
 		if u, err := url.Parse(addr); err != nil || u.Host == "" || !slices.Contains([]string{"tcp", "http", "https", "nats"}, u.Scheme) {
@@ -51,7 +51,7 @@ func (p *problems) fleet(c *Config) {
 	p.pair("rpc-tls-cert", c.RPCTLSCert, "rpc-tls-key", c.RPCTLSKey)
 }
 
-// eventPlane checks the settings of the event plane.
+// checkEventPlane checks the settings of the event plane.
 func (p *problems) eventPlane(c *Config) {
 	p.oneOf("event-plane", c.EventPlane, PlaneNATS, PlaneZMQ)
 	p.optionalAddress("event-addr", c.EventAddr)
@@ -68,15 +68,15 @@ func (p *problems) eventPlane(c *Config) {
 	}
 }
 
-// AllInterfaces reports whether addr, HOST:PORT, is an address to listen at which
-// has every interface of the host, and so names none. "" is no address.
+// IsAllInterfaces reports whether the listen address addr, HOST:PORT, stands for every interface of the host.
+// It is false for "".
 func AllInterfaces(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
 }
 
-// EventHost is the host at which others reach event-addr, if the settings name one.
+// EventHost returns the host at which others reach event-addr; "" if no setting names one.
 func (c *Config) EventHost() string {
 	if c.EventAdvertise != "" || c.RPCAdvertise == "" {
 		return c.EventAdvertise
@@ -87,8 +87,8 @@ func (c *Config) EventHost() string {
 	return c.RPCAdvertise
 }
 
-// natsURLs checks URLs separated by commas. What is wrong is not repeated: it may
-// hold a password.
+// checkNATSURLs checks URLs separated by commas. Its message does not repeat them, because they may contain a
+// password.
 func (p *problems) natsURLs(urls string) {
 	if urls == "" {
 		return
@@ -108,7 +108,7 @@ func (p *problems) pair(a, av, b, bv string) {
 	}
 }
 
-// validateFor reports what does not go together in a process of the command.
+// validateCommand reports settings which do not fit together in a process of the command.
 func (c *Config) validateFor(command Command) error {
 	var p problems
 	if (command == Up || command == Frontend) && c.HTTPAddr == "" {
@@ -124,13 +124,12 @@ func (c *Config) validateFor(command Command) error {
 	return errors.Join(p...)
 }
 
-// events checks that the others of an event plane over ZeroMQ can be found, and find
-// this process.
+// checkEventPeers checks that processes on a ZeroMQ event plane can find each other.
 func (p *problems) events(c *Config) {
 	if c.EventPlane != PlaneZMQ {
 		return
 	}
-	noRoute := c.NATS == "" && c.NATSListen == "" // by which the process could tell its address
+	noRoute := c.NATS == "" && c.NATSListen == "" // the process cannot learn its own address
 	switch {
 	case c.Discovery == DiscoveryStatic && len(c.EventPeers) == 0:
 		p.add("event-peers", "zmq with discovery static needs the addresses at which all processes publish, for example --event-peers 10.0.0.7:5600")
@@ -139,8 +138,7 @@ func (p *problems) events(c *Config) {
 	}
 }
 
-// connection checks that a process that is not whole by itself has a way to the
-// others.
+// checkConnection checks that a process which needs others can reach them.
 func (p *problems) connection(command Command, c *Config) {
 	switch {
 	case c.NATS != "" && c.NATSListen != "":

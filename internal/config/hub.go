@@ -2,8 +2,8 @@ package config
 
 import "path/filepath"
 
-// HubCache is the directory in which the programs of Hugging Face keep the checkpoints that
-// they fetched, by the variables that all of them know; "" if nothing says where it is.
+// HubCacheDir returns the directory in which Hugging Face programs cache downloaded checkpoints, by their
+// standard variables; "" if none of them is set.
 func (l *Loaded) HubCache() string { return l.hubCache }
 
 func hubCache(environ []string) string {

@@ -17,13 +17,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile bounds the size of a configuration file, in bytes.
+// maxConfigFile bounds the size of a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// envPrefix begins the name of every environment variable that is a setting.
+// envPrefix is the prefix of the environment variables of all settings.
 const envPrefix = "PENSTOCK_"
 
-// EnvFile is the variable that names the configuration file, as --config does.
+// EnvFile is the variable which names the configuration file, as --config does.
 const EnvFile = envPrefix + "CONFIG"
 
 // Setting is one line of the effective tree.
@@ -36,20 +36,19 @@ type Setting struct {
 // Loaded is an effective tree with the origin of each value.
 type Loaded struct {
 	Config
-	// Command is what the tree is for.
+	// Command is the command to which the tree belongs.
 	Command Command
 	origin  map[string]string
 
 	traces   bool
-	noTraces string // why, though they are wanted
+	noTraces string // why traces are off although an endpoint is configured
 	hubCache string
 }
 
-// Given reports whether a setting has its value from anywhere but its default.
+// IsSet reports whether a setting has its value from anywhere but its default.
 func (l *Loaded) Given(key string) bool { return l.origin[key] != "default" }
 
-// Settings lists every setting of the command in the order of the tree, without
-// the passwords in URLs.
+// Settings lists every setting of the command in the order of the tree, without passwords in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	for _, f := range settings() {
@@ -71,12 +70,12 @@ func (l *Loaded) Settings() []Setting {
 	return out
 }
 
-// Env returns the environment variable of a key.
+// EnvName returns the name of the environment variable of a key.
 func Env(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// withoutSecrets returns URLs without the passwords and tokens in them.
+// redactURLs returns comma-separated URLs without their passwords and tokens.
 func withoutSecrets(urls string) string {
 	if urls == "" {
 		return ""
@@ -95,20 +94,20 @@ func withoutSecrets(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// Flags are the settings that a command line gave.
+// Flags holds the settings given on a command line.
 type Flags struct {
 	command Command
 	values  Config
 	set     *pflag.FlagSet
 }
 
-// AddFlags defines on fs the flags of the command.
+// AddFlags defines the flags of the command on fs.
 func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
 	return addFlags(fs, command, func(f reflect.StructField) bool { return isOn(f, command) })
 }
 
-// AddAllFlags defines on fs the flags of every command, for a command line that
-// says only with [Flags.For] whose they are.
+// AddAllFlags defines the flags of every command on fs, for a command line which names its command only with
+// [Flags.SetCommand].
 func AddAllFlags(fs *pflag.FlagSet) *Flags {
 	return addFlags(fs, Up, func(reflect.StructField) bool { return true })
 }
@@ -119,19 +118,19 @@ func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) 
 	for _, f := range settings() {
 		if has(f) {
 			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
-			fs.Lookup(keyOf(f)).NoOptDefVal = f.Tag.Get("bare") // what the flag means without a value
+			fs.Lookup(keyOf(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
 		}
 	}
 	return fl
 }
 
-// NoFlags are those of a command line that gave no setting of the command.
+// NoFlags returns the flags of a command line without settings.
 func NoFlags(command Command) *Flags {
 	return AddFlags(pflag.NewFlagSet(string(command), pflag.ContinueOnError), command)
 }
 
-// For makes the flags those of the named command. A flag that was given and is
-// not one of its flags is an error, and so is a command without settings.
+// SetCommand sets the command to which the flags belong. It is an error if a given flag is not a setting of
+// that command, or if the command has no settings.
 func (fl *Flags) For(command string) error {
 	if !slices.Contains(Commands(), Command(command)) {
 		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker and router", command)
@@ -177,12 +176,12 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	}
 }
 
-// numbers is a list of numbers, by the name that help gives its kind.
+// numbersValue is a list of numbers which help calls "numbers".
 type numbers struct{ pflag.Value }
 
 func (numbers) Type() string { return "numbers" }
 
-// join writes a list as a flag takes it.
+// formatNumbers formats a list as a flag accepts it.
 func join(list []float64) string {
 	texts := make([]string, len(list))
 	for i, v := range list {
@@ -191,11 +190,10 @@ func join(list []float64) string {
 	return strings.Join(texts, ",")
 }
 
-// Load merges the defaults of a command, the file at path (or that of EnvFile in
-// environ; none if both are empty), the variables of environ that begin with
-// PENSTOCK_, and the flags that were set, and validates the result for the command
-// that the flags are of (nil is none of those of up). It reports every problem at
-// once; a key or variable that names no setting of any command is one.
+// Load merges the defaults of a command, the file at path (or that of EnvFile in environ; none if both are
+// empty), the variables in environ with prefix PENSTOCK_, and the flags which were given, and validates the
+// result for the flags' command. nil flags mean those of up, none given. The error reports every problem at
+// once. A key or variable which names no setting of any command is a problem.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l, err := Read(path, environ, flags)
 	if err != nil {
@@ -204,8 +202,8 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	return l, nil
 }
 
-// Read is Load for those who only look: beside the error it returns the settings as
-// they are. What could not be read has the value of the layer before.
+// Read is Load for inspection: it returns the settings even if there is an error. A value which could not be
+// read keeps the value of the layer below.
 func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	if flags == nil {
 		flags = NoFlags(Up)
@@ -221,12 +219,11 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.hubCache = hubCache(environ)
 	err := errors.Join(l.file(path), l.environment(environ))
 	l.flags(flags)
-	// What could not be read still has the value of the layer before, so nothing
-	// is reported twice.
+	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
 	return l, errors.Join(err, l.Validate(), l.validateFor(l.Command))
 }
 
-// fileOf returns the value of EnvFile; "" if it is not set.
+// configFileFromEnv returns the value of EnvFile; "" if it is not set.
 func fileOf(environ []string) string {
 	return variable(environ, EnvFile)
 }
@@ -290,8 +287,8 @@ func readFile(path string) ([]byte, error) {
 	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
 }
 
-// environment takes over the variables. One that other systems have for the same
-// thing, by a name of theirs, is weaker than ours.
+// applyEnvironment applies the variables. A variable of another system with the same meaning is overridden by
+// ours.
 func (l *Loaded) environment(environ []string) error {
 	var errs []error
 	for _, kv := range environ {
@@ -328,7 +325,7 @@ func (l *Loaded) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// mayBeEmpty reports whether nothing is a value of the setting: texts and lists can be empty.
+// allowsEmpty reports whether the empty string is a valid value: strings and lists can be empty.
 func mayBeEmpty(target any) bool {
 	switch target.(type) {
 	case *string, *[]string, *[]float64:
@@ -337,8 +334,7 @@ func mayBeEmpty(target any) bool {
 	return false
 }
 
-// decode reads a value as it stands in an environment variable; the items of a
-// list are separated by commas.
+// decodeValue parses the value of an environment variable. List items are separated by commas.
 func decode(target any, value string) error {
 	switch p := target.(type) {
 	case *string:
@@ -371,7 +367,7 @@ func (l *Loaded) flags(flags *Flags) {
 	}
 }
 
-// settingOf returns the field of the setting with the given key.
+// findSetting returns the field of the setting with the given key.
 func settingOf(key string) (reflect.StructField, bool) {
 	for _, f := range settings() {
 		if keyOf(f) == key {
@@ -381,12 +377,12 @@ func settingOf(key string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// target returns a pointer to the value of a setting.
+// settingPointer returns a pointer to the value of a setting.
 func (l *Loaded) target(f reflect.StructField) any {
 	return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface()
 }
 
-// settings lists the fields of the tree that are settings.
+// settingFields lists the fields of the tree which are settings.
 func settings() []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Config]()), func(f reflect.StructField) bool {
 		return keyOf(f) == ""
@@ -395,7 +391,7 @@ func settings() []reflect.StructField {
 
 func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
 
-// suggest names the setting whose key is most like the one given, if any is.
+// suggestSetting suggests the setting with the most similar key; "" if none is similar.
 func suggest(key string) string {
 	var keys []string
 	for _, f := range settings() {
@@ -408,11 +404,11 @@ func suggest(key string) string {
 	return fmt.Sprintf("; did you mean %.100q?", best)
 }
 
-// Closest returns the name that a mistyped one was perhaps meant to be: the nearest by
-// edits, the first of several; "" if none is near.
+// ClosestName returns the name with the smallest edit distance to given, the first of several; "" if none is
+// near.
 func Closest(given string, names []string) string {
 	if len(given) > 64 {
-		return "" // nothing is like it, and measuring takes long
+		return "" // nothing is similar, and the distance is expensive
 	}
 	best, least := "", len(given)/3+2
 	for _, name := range names {
@@ -423,7 +419,7 @@ func Closest(given string, names []string) string {
 	return best
 }
 
-// distance is the Levenshtein distance.
+// editDistance returns the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Media are the settings of what requests show besides text.
+// Media are the settings for images, videos and audio in requests.
 type Media struct {
 	MediaIdentity     string   `key:"media-identity" on:"up,frontend,router" help:"what images, videos and sounds are known by: url (as sent, data: URIs by their bytes; only the beginning of a file is fetched, for its size), bytes (of the file), or pixels (what it shows, whatever the file); models with frontend-decoding are always known by pixels"`
 	MediaURLTTL       Seconds  `key:"media-url-ttl" on:"up,frontend,router" help:"time for which a URL counts as showing the same; 0s is for ever"`
@@ -37,10 +37,10 @@ func mediaSettings() Media {
 	}
 }
 
-// maxMedia is the largest number of media objects that any request may have.
+// maxMediaObjects bounds the setting for media objects per request.
 const maxMedia = 256
 
-// media checks the settings of media.
+// checkMedia checks the settings of media.
 func (p *problems) media(c *Config) {
 	p.oneOf("media-identity", c.MediaIdentity, "url", "bytes", "pixels")
 	if c.MediaURLTTL < 0 {

@@ -9,7 +9,7 @@ import (
 	"penstock/core/route/queue"
 )
 
-// Routing are the settings of how a router chooses among workers, beyond the mode.
+// Routing are the settings for the choice of a worker, except the mode.
 type Routing struct {
 	RouterQueueWeight     float64   `key:"router-prefill-queue-weight" on:"up,frontend,router" help:"what a block of prefill work that other requests have on a worker costs against one of the request's own"`
 	RouterNearCost        float64   `key:"router-near-cost" on:"up,frontend,router" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
@@ -38,7 +38,7 @@ func routing() Routing {
 	}
 }
 
-// Route returns the policy that the settings of routing come to. They are valid.
+// RouteConfig returns the routing policy of the settings, which must be valid.
 func (c *Config) Route() route.Config {
 	cfg := route.Config{
 		Mode: route.Mode(c.RouterMode), OverlapWeight: &c.OverlapScoreWeight, QueueWeight: &c.RouterQueueWeight,
@@ -55,12 +55,12 @@ func (c *Config) Route() route.Config {
 	return cfg
 }
 
-// Queue returns the order of requests that wait for a worker.
+// QueueConfig returns the queue policy for requests which wait for a worker.
 func (c *Config) Queue() queue.Config {
 	return queue.Config{Policy: queue.Policy(c.RouterQueuePolicy), Most: c.RouterQueueDepth, Patience: time.Duration(c.RouterQueuePatience)}
 }
 
-// queueThreshold returns nil for off.
+// parseQueueThreshold returns nil for off.
 func (c *Config) queueThreshold() (*float64, error) {
 	if c.RouterQueueThreshold == Off {
 		return nil, nil

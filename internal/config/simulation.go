@@ -36,13 +36,13 @@ type Simulation struct {
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
-// The choices of SimText; those of SimPrefixCaching and SimChunked are On and Off.
+// The choices of SimText. Those of SimPrefixCaching and SimChunked are On and Off.
 const (
 	SimPassage = "passage"
 	SimEcho    = "echo"
 )
 
-// replay is the command that is no role and has some of the settings.
+// replayCommand is the command replay, which is not a role and has some of the settings.
 const replay Command = "replay"
 
 func simulation() Simulation {
@@ -60,22 +60,22 @@ func simulation() Simulation {
 	}
 }
 
-// Simulated is what the settings of the simulated engine come to.
+// SimulatedEngine holds the parameters of a simulated engine.
 type Simulated struct {
-	// Timing is the model of time, complete and valid.
+	// Timing is the timing model, complete and valid.
 	Timing sim.Timing
 	// MaxSeqs and TokenBudget bound a batch, in sequences and in tokens.
 	MaxSeqs, TokenBudget int
 }
 
-// Simulated returns what the settings of the simulated engine come to. It reads
-// the file that they may name.
+// ResolveSimulation returns the parameters of the simulated engine. It reads the profile file if the settings
+// name one.
 func (c *Config) Simulated() (Simulated, error) {
 	timing, err := c.timing()
 	return Simulated{Timing: timing, MaxSeqs: c.MaxNumSeqs, TokenBudget: c.TokenBudget()}, err
 }
 
-// timing makes the model of time.
+// buildTiming returns the timing model.
 func (c *Config) timing() (sim.Timing, error) {
 	t, err := sim.Preset(c.SimTiming)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *Config) timing() (sim.Timing, error) {
 	return t, t.Validate()
 }
 
-// MoE returns the shape that SimMoE says; zero if there is none.
+// ParseMoE returns the shape given by SimMoE; zero if there is none.
 func (c *Config) MoE() (sim.MoE, error) {
 	if c.SimMoE == "" {
 		return sim.MoE{}, nil
@@ -125,15 +125,15 @@ func (c *Config) MoE() (sim.MoE, error) {
 	return sim.MoE{Layers: shape[0], Experts: shape[1], Groups: shape[2]}, nil
 }
 
-// CXL is what SimCXL says: a pool, the blocks that it has room for, and how long a copy into
-// it takes beside the time of its bytes. Without blocks there is none.
+// CXLPool is a shared memory pool as given by SimCXL: its id, its capacity in blocks, and the delay of a copy
+// into it in addition to the transfer time. Blocks is 0 if there is none.
 type CXL struct {
 	Pool   kv.PoolID
 	Blocks int
 	Delay  time.Duration
 }
 
-// CXL returns what SimCXL says; zero if there is none.
+// ParseCXL returns the pool given by SimCXL; zero if there is none.
 func (c *Config) CXL() (CXL, error) {
 	if c.SimCXL == "" {
 		return CXL{}, nil
@@ -159,21 +159,20 @@ func (c *Config) CXL() (CXL, error) {
 	return cxl, nil
 }
 
-// maxPoolBlocks bounds the room of a simulated pool.
+// maxPoolBlocks bounds the capacity of a simulated pool.
 const maxPoolBlocks = 1 << 24
 
-// maxExperts bounds each number of a mixture's shape.
+// maxExperts bounds each number in the shape of a mixture of experts.
 const maxExperts = 1 << 16
 
-// fill sets the first fields to the values, as far as either goes.
+// fillFields sets the first fields to the values; surplus values or fields are ignored.
 func fill(values []float64, fields ...*float64) {
 	for i, v := range values[:min(len(values), len(fields))] {
 		*fields[i] = v
 	}
 }
 
-// SimulationText says for people by which model the time of the simulated engines
-// passes, and how fast.
+// DescribeSimulation describes the timing model of the simulated engines and their speedup.
 func (c *Config) SimulationText() string {
 	text := c.SimTiming
 	switch {
@@ -190,13 +189,12 @@ func (c *Config) SimulationText() string {
 	return text
 }
 
-// SimulationFlags are the settings of the simulated engine on the command line of a
-// command that starts none.
+// SimulationFlags are the settings of the simulated engine on the command line of a command which starts no
+// engine.
 type SimulationFlags struct{ flags *Flags }
 
-// AddSimulationFlags defines on fs the settings of the simulated engine that shape
-// its time and its batches. They have the names, the defaults and the meaning that
-// they have for a worker.
+// AddSimulationFlags defines on fs the settings of the simulated engine for its timing and batches. They have
+// the names, defaults and meanings of a worker's.
 func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
 	fl := addFlags(fs, replay, func(f reflect.StructField) bool {
 		return isOn(f, replay) || slices.Contains([]string{"max-num-seqs", "max-num-batched-tokens"}, keyOf(f))
@@ -205,8 +203,8 @@ func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
 	return &SimulationFlags{fl}
 }
 
-// Simulated returns what the flags come to, or everything that is wrong with them.
-// It is for a command line that has been parsed.
+// Resolve returns the parameters given by the flags. Its error reports everything wrong with them. The
+// command line must have been parsed.
 func (f *SimulationFlags) Simulated() (Simulated, error) {
 	if err := f.flags.values.Validate(); err != nil {
 		return Simulated{}, err
@@ -214,11 +212,11 @@ func (f *SimulationFlags) Simulated() (Simulated, error) {
 	return f.flags.values.Simulated()
 }
 
-// maxMillis bounds a coefficient, in either direction.
+// maxMillis bounds the absolute value of a coefficient, in milliseconds.
 const maxMillis = 1e9
 
-// simulation checks the settings of the simulated engine. The file that they may
-// name matters where the engine runs only.
+// checkSimulation checks the settings of the simulated engine. It opens the profile file only if the engine
+// is simulated.
 func (p *problems) simulation(c *Config) {
 	found := len(*p)
 	p.oneOf("sim-timing", c.SimTiming, sim.Presets()...)
@@ -256,14 +254,14 @@ func (p *problems) simulation(c *Config) {
 	}
 }
 
-// within checks a number with a fraction.
+// requireFloatBetween checks that v is from lo to hi.
 func (p *problems) within(key string, v, lo, hi float64) {
 	if !(v >= lo && v <= hi) {
 		p.add(key, fmt.Sprintf("%v is not between %v and %v", v, lo, hi))
 	}
 }
 
-// coefficients checks a list of at most so many milliseconds; none says nothing.
+// checkCoefficients checks a list of at most limit coefficients in milliseconds; it may be empty.
 func (p *problems) coefficients(key string, list []float64, most int) {
 	if len(list) > most {
 		p.add(key, fmt.Sprintf("it has %d numbers, and %d are taken", len(list), most))

@@ -35,8 +35,7 @@ func TestEnginesOwn(t *testing.T) {
 	}
 }
 
-// TestLists: numbers are separated by commas in variables and flags, and are a list
-// in a file.
+// TestLists: numbers are separated by commas in variables and flags, and are a list in a file.
 func TestLists(t *testing.T) {
 	want := []float64{16.5, 0.015, 4.2e-7}
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
@@ -99,7 +98,7 @@ func TestBadSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulated: settings come to the model of time that they say.
+// TestSimulated: the settings produce the right timing model.
 func TestSimulated(t *testing.T) {
 	preset := func(name string) sim.Timing {
 		timing, err := sim.Preset(name)
@@ -181,8 +180,8 @@ func TestCXL(t *testing.T) {
 	}
 }
 
-// TestSimulationFlags: a command that is no role has those of a worker that shape
-// time and batches, with the defaults of the simulated engine.
+// TestSimulationFlags: a command which is not a role has the worker settings for timing and batches, with the
+// defaults of the simulated engine.
 func TestSimulationFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("replay", pflag.ContinueOnError)
 	flags := AddSimulationFlags(fs)

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// block reads one content block into t.
+// readBlock reads one content block into t.
 func (d *decoder) block(t *turn) error {
 	kind, err := d.TypeAhead()
 	if err != nil {
@@ -42,12 +42,12 @@ func (d *decoder) block(t *turn) error {
 	return err
 }
 
-// refuseType refuses a block of a type that is not taken.
+// refuseBlockType refuses a block of an unsupported type.
 func (d *decoder) refuseType(kind string) error {
 	return d.Refuse("is of type %.100q, which is not supported by this server: send texts and images", kind)
 }
 
-// image reads an image: base64 with its type, or a URL.
+// readImage reads an image: base64 data with its type, or a URL.
 func (d *decoder) image() (*api.Media, error) {
 	if err := d.count.Count(d.Reader); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (d *decoder) image() (*api.Media, error) {
 	return m, err
 }
 
-// source reads where an image is.
+// readImageSource reads the source of an image.
 func (d *decoder) source(m *api.Media) error {
 	kind, err := d.TypeAhead()
 	if err != nil {
@@ -112,8 +112,8 @@ func (d *decoder) source(m *api.Media) error {
 	return nil
 }
 
-// members reads the object of a block. read takes the keys of its type that are
-// not null, and says whether there is such a key.
+// readBlockMembers reads the object of a block. read gets the keys which are not null, except type and
+// cache_control, and reports whether it knows the key.
 func (d *decoder) members(read func(key string) (known bool, err error)) error {
 	return d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -130,8 +130,7 @@ func (d *decoder) members(read func(key string) (known bool, err error)) error {
 	})
 }
 
-// textBlock reads a block that has a text under a key, and beside it what is not
-// part of a prompt.
+// readTextBlock reads a block with a text under the key name. The key beside is accepted and ignored.
 func (d *decoder) textBlock(name, beside string) (text string, err error) {
 	given := false
 	err = d.members(func(key string) (bool, error) {
@@ -150,10 +149,10 @@ func (d *decoder) textBlock(name, beside string) (text string, err error) {
 	return text, err
 }
 
-// toolUse reads an assistant's call.
+// readToolUse reads an assistant's tool call.
 func (d *decoder) toolUse(t *turn) error {
 	var id, name string
-	var input []byte // a part of the body
+	var input []byte // a slice of the body
 	err := d.members(func(key string) (bool, error) {
 		switch key {
 		case "id":
@@ -171,7 +170,7 @@ func (d *decoder) toolUse(t *turn) error {
 			return true, d.caller()
 		case "toolset_name":
 			return true, d.notSupported()
-		case "partial_json": // of our own answers, for calls that were cut short
+		case "partial_json": // our own answers have it, for calls which were cut short
 			return true, d.Skip()
 		}
 		return false, nil
@@ -200,8 +199,7 @@ func (d *decoder) toolUse(t *turn) error {
 	return nil
 }
 
-// caller reads who made a call: the model itself, or a tool that another server
-// ran.
+// readCaller reads the origin of a call, which must be the model itself and not a tool of another server.
 func (d *decoder) caller() error {
 	kind, err := d.TypeAhead()
 	if err == nil && kind != "direct" {
@@ -213,7 +211,7 @@ func (d *decoder) caller() error {
 	return d.Skip()
 }
 
-// toolResult reads a tool's answer.
+// readToolResult reads a tool's result.
 func (d *decoder) toolResult(t *turn) error {
 	m := api.Message{Role: "tool"}
 	failed := false
@@ -243,7 +241,7 @@ func (d *decoder) toolResult(t *turn) error {
 	return nil
 }
 
-// resultContent reads what a tool said: a string or an array of blocks of text and images.
+// readResultContent reads the content of a tool result: a string or an array of text and image blocks.
 func (d *decoder) resultContent(m *api.Message) error {
 	const want = "a string or an array of content blocks"
 	if d.Kind() == strictjson.StringKind {

@@ -12,14 +12,14 @@ const (
 	maxStops = 32
 	maxSalt  = 1024 // bytes
 
-	// maxMessages bounds what a body of tiny messages becomes, and maxBlocks what one
-	// of tiny blocks does: each is a struct of up to a hundred bytes.
+	// maxMessages and maxBlocks bound the memory of a body of tiny messages or blocks: each becomes a struct
+	// of up to a hundred bytes.
 	maxMessages = 1 << 16
-	maxBlocks   = 1 << 16 // of all messages
+	maxBlocks   = 1 << 16 // in all messages together
 )
 
-// Decode reads the body of POST /v1/messages. It keeps nothing of body. The error
-// is a *fault.Error of code Invalid that names the field.
+// Decode decodes the body of POST /v1/messages. The result does not reference body. The error is a
+// *fault.Error of code Invalid which names the field.
 func Decode(body []byte) (*api.Request, error) {
 	d := newDecoder()
 	q, err := d.decode(body, d.create)
@@ -29,14 +29,14 @@ func Decode(body []byte) (*api.Request, error) {
 	return q, err
 }
 
-// DecodeCount reads the body of POST /v1/messages/count_tokens, which is that of
-// /v1/messages without what only an answer needs.
+// DecodeCount decodes the body of POST /v1/messages/count_tokens, which is that of /v1/messages without the
+// fields for the answer.
 func DecodeCount(body []byte) (*api.Request, error) {
 	return newDecoder().decode(body, func(string) (bool, error) { return false, nil })
 }
 
-// decoder reads one request. What it keeps beside the request are fields that
-// mean something only together with others.
+// requestDecoder decodes one request. In addition to the request it keeps fields whose meaning depends on
+// others.
 type decoder struct {
 	*strictjson.Reader
 	req *api.Request
@@ -45,12 +45,12 @@ type decoder struct {
 
 	blocks  int // so far
 	system  string
-	turn    turn // the last so far, to which further messages of its role belong
+	turn    turn // the last one, to which further messages of its role are added
 	count   api.MediaCount
-	names   map[string]string // of the tools called so far, by the call's id
+	names   map[string]string // tool names by the ids of the calls so far
 	think   thinkMode
 	effort  string
-	formats int // fields that ask for one
+	formats int // number of fields which request an output format
 }
 
 func newDecoder() *decoder {
@@ -63,7 +63,7 @@ func newDecoder() *decoder {
 	}}
 }
 
-// decode reads body; own reads the fields that only this endpoint has.
+// decodeBody decodes body. own reads the fields which only this endpoint has.
 func (d *decoder) decode(body []byte, own func(key string) (known bool, err error)) (*api.Request, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *decoder) decode(body []byte, own func(key string) (known bool, err erro
 	return d.req, nil
 }
 
-// common reads the fields that say what the prompt is, which both endpoints have.
+// readCommonField reads the fields which define the prompt. Both endpoints have them.
 func (d *decoder) common(key string) (known bool, err error) {
 	switch key {
 	case "model":
@@ -117,7 +117,7 @@ func (d *decoder) common(key string) (known bool, err error) {
 	return false, nil
 }
 
-// create reads the fields that say how to answer.
+// readCreateField reads the fields which control the answer.
 func (d *decoder) create(key string) (known bool, err error) {
 	q := d.req
 	switch key {
@@ -141,7 +141,7 @@ func (d *decoder) create(key string) (known bool, err error) {
 	case "service_tier":
 		_, err := d.String()
 		return true, err
-	case "inference_geo": // one that leaves the place open asks for nothing
+	case "inference_geo": // global is no restriction
 		return true, d.usual("global")
 	case "container", "fallback_credit_token", "thread":
 		return true, d.notSupported()
@@ -174,7 +174,7 @@ func (d *decoder) salt() error {
 	return err
 }
 
-// check judges the request as a whole, and completes it.
+// checkRequest validates the request as a whole, and completes it.
 func (d *decoder) check() error {
 	q := d.req
 	if err := d.unknown.Err(); err != nil {

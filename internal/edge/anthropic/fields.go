@@ -2,7 +2,7 @@ package anthropic
 
 import "penstock/internal/edge/api"
 
-// Schemas of several fields, and of parts of them.
+// JSON schemas which several fields share.
 const (
 	anyBoolean   = `{"type":"boolean"}`
 	anyString    = `{"type":"string"}`
@@ -15,16 +15,15 @@ const (
 	textOrBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
 )
 
-// Fields lists the fields that requests to /v1/messages may have. Any other is
-// refused by name.
+// Fields lists the fields which requests to /v1/messages may have. Any other field is refused by name.
 func Fields() []api.Field {
 	return append(append(commonFields(), unusedFields()...), createFields()...)
 }
 
-// CountFields lists those of /v1/messages/count_tokens.
+// CountFields lists the fields of /v1/messages/count_tokens.
 func CountFields() []api.Field { return append(commonFields(), unusedFields()...) }
 
-// commonFields are those of decoder.common.
+// commonFields lists the fields which readCommonField reads.
 func commonFields() []api.Field {
 	return []api.Field{
 		api.Needs("model", anyString),
@@ -54,7 +53,7 @@ const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","r
 const toolsSchema = `{"type":"array","maxItems":1536,"items":{"type":"object","required":["name","input_schema"],"properties":{` +
 	`"type":{"enum":["custom",null]},"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,128}$"},"description":{"type":"string"},"input_schema":{"type":"object"}}}}`
 
-// createFields are those of decoder.create.
+// createFields lists the fields which readCreateField reads.
 func createFields() []api.Field {
 	return []api.Field{
 		api.Needs("max_tokens", `{"type":"integer","minimum":1}`),
@@ -75,7 +74,7 @@ func createFields() []api.Field {
 	}
 }
 
-// unusedFields are those of decoder.unused.
+// unusedFields lists the fields which readUnusedField reads.
 func unusedFields() []api.Field {
 	return []api.Field{
 		api.Accepts("cache_control", anyObject),

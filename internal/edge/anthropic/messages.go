@@ -8,33 +8,33 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// turn is what one or more messages in a row of one role said. Texts and thoughts
-// are pieces with what stands between them.
+// chatTurn is the content of one or more adjacent messages of one role. Texts and thoughts are pieces and the
+// separators between them.
 type turn struct {
 	role     string
 	texts    []string
 	thoughts []string
-	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
+	calls    []byte        // elements of api.Message.ToolCalls, each preceded by a comma
 	results  []api.Message // of tools
 	images   []image
-	sealed   bool   // it has redacted thinking
+	sealed   bool   // it contains redacted thinking
 	last     string // the type of the last block
 }
 
-// image is an image of a turn, which stands before a piece of its texts.
+// turnImage is an image of a turn. It precedes the text piece of index before.
 type image struct {
 	before int
 	media  *api.Media
 }
 
-// parts returns the pieces of a turn that shows images; nil of others.
+// contentParts returns the parts of a turn with images; nil for other turns.
 func (t *turn) parts() []api.Part {
 	if len(t.images) == 0 {
 		return nil
 	}
 	var parts []api.Part
 	say := func(texts []string) {
-		if len(texts) > 0 && texts[0] == "\n" { // it parts a text from one before the image
+		if len(texts) > 0 && texts[0] == "\n" { // it separates a text from one before the image
 			texts = texts[1:]
 		}
 		if len(texts) > 0 {
@@ -51,11 +51,11 @@ func (t *turn) parts() []api.Part {
 	return parts
 }
 
-// assistant reports whether t has blocks that only an assistant's turns have.
+// hasAssistantBlocks reports whether t has blocks which only an assistant's turn may have.
 func (t *turn) assistant() bool { return t.sealed || len(t.calls)+len(t.thoughts) > 0 }
 
-// piece appends s to the pieces of a kind of block: on a line of its own, unless
-// an answer had blocks of another kind in between, which part what is one text.
+// appendPiece appends s to the pieces of a kind of block. A newline separates it, unless an answer has blocks
+// of another kind in between, which split one text.
 func (t *turn) piece(pieces []string, kind, s string) []string {
 	parted := t.last != kind && (t.last == "text" || t.last == "thinking" || t.last == "tool_use")
 	if len(pieces) > 0 && !parted {
@@ -64,8 +64,8 @@ func (t *turn) piece(pieces []string, kind, s string) []string {
 	return append(pieces, s)
 }
 
-// message reads one element of messages. Its role may come after its content, so
-// that the two are judged together at the end.
+// readMessage reads one element of messages. Its role may follow its content, so both are validated at the
+// end.
 func (d *decoder) message(i int) error {
 	if i >= maxMessages {
 		return d.RefuseParent("must have at most %d messages", maxMessages)
@@ -105,7 +105,7 @@ func (d *decoder) message(i int) error {
 	return nil
 }
 
-// content reads a string or an array of blocks.
+// readContent reads a string or an array of blocks.
 func (d *decoder) content(t *turn) error {
 	if d.Kind() == strictjson.StringKind {
 		s, err := d.String()
@@ -120,7 +120,7 @@ func (d *decoder) content(t *turn) error {
 	})
 }
 
-// add takes a message's turn: as one of its own, or as more of the last.
+// addTurn adds a message's turn: as a new turn, or to the last one.
 func (d *decoder) add(t *turn) {
 	last := &d.turn
 	if t.role != last.role || t.role == "system" {
@@ -139,7 +139,7 @@ func (d *decoder) add(t *turn) {
 	last.results = append(last.results, t.results...)
 }
 
-// more appends the pieces of a further message.
+// joinPieces appends the pieces of a further message.
 func more(pieces, further []string) []string {
 	if len(pieces) > 0 && len(further) > 0 {
 		pieces = append(pieces, "\n")
@@ -147,7 +147,7 @@ func more(pieces, further []string) []string {
 	return append(pieces, further...)
 }
 
-// flush makes messages of the last turn.
+// flushTurn converts the last turn to messages.
 func (d *decoder) flush() {
 	t := d.turn
 	d.turn = turn{}
@@ -157,7 +157,7 @@ func (d *decoder) flush() {
 		t.texts = withoutBilling(t.texts)
 	}
 	if t.role == "" || len(t.texts)+len(t.images) == 0 && (len(t.results) > 0 || t.role == "system") {
-		return // nothing else was said
+		return // the turn has no other content
 	}
 	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, ""), Parts: t.parts()}
 	if len(t.calls) > 0 {
@@ -168,7 +168,7 @@ func (d *decoder) flush() {
 	q.Messages = append(q.Messages, m)
 }
 
-// systemPrompt reads the field "system": a string or an array of blocks of text.
+// readSystemPrompt reads the field "system": a string or an array of text blocks.
 func (d *decoder) systemPrompt() error {
 	var t turn
 	if err := d.content(&t); err != nil {
@@ -181,29 +181,29 @@ func (d *decoder) systemPrompt() error {
 	return nil
 }
 
-// withoutBilling removes the line that Claude Code puts before its system prompt
-// from the pieces of a text: the first of them, or the first line of that.
+// stripBillingLine removes the line which Claude Code puts before its system prompt from the pieces of a
+// text: the first piece, or its first line.
 func withoutBilling(texts []string) []string {
 	if len(texts) == 0 || !strings.HasPrefix(texts[0], "x-anthropic-billing-header:") {
 		return texts
 	}
 	_, rest, _ := strings.Cut(texts[0], "\n")
 	if rest == "" {
-		return texts[min(2, len(texts)):] // and what stands after it
+		return texts[min(2, len(texts)):] // and the separator after it
 	}
 	texts[0] = rest
 	return texts
 }
 
-// conversation completes the messages: the system prompt comes first, and an
-// assistant's turn at the end is the beginning of the answer.
+// finishMessages completes the messages: it puts the system prompt first, and treats an assistant's turn at
+// the end as the start of the answer.
 func (d *decoder) conversation() error {
 	q := d.req
 	last := d.turn
 	silent := strings.Join(last.texts, "") == ""
 	opening := last.role == "assistant" && silent && !last.assistant()
 	if opening {
-		d.turn = turn{} // an answer that begins with nothing
+		d.turn = turn{} // the answer starts empty
 	}
 	d.flush()
 	switch {

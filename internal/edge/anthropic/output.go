@@ -7,8 +7,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// thinkMode says whether the model shall think; the zero value leaves it to the
-// model's template.
+// thinkMode says whether the model shall think; the zero value leaves it to the model's chat template.
 type thinkMode uint8
 
 const (
@@ -17,8 +16,8 @@ const (
 	thinkOff
 )
 
-// thinking reads whether the model shall think before it answers, and whether the
-// client sees it.
+// readThinking reads whether the model shall think before it answers, and whether the client receives the
+// thinking.
 func (d *decoder) thinking() error {
 	var kind string
 	err := d.Object(func(key string) error {
@@ -60,13 +59,13 @@ func (d *decoder) display() error {
 	case s == "omitted":
 		d.req.HideReasoning = true
 		return nil
-	case s == "summarized": // all of it: nothing is summarized
+	case s == "summarized": // unabridged: nothing is summarized
 		return nil
 	}
 	return d.Refuse("must be summarized or omitted")
 }
 
-// outputConfig reads one field of output_config.
+// readOutputConfig reads one field of output_config.
 func (d *decoder) outputConfig(key string) error {
 	if none, err := d.Null(); none || err != nil {
 		return err
@@ -80,8 +79,7 @@ func (d *decoder) outputConfig(key string) error {
 	return d.Unsupported()
 }
 
-// readEffort reads how much the model shall think. Templates have their own words
-// for it, mostly low, medium and high.
+// readEffort reads the reasoning effort. Chat templates have their own values, mostly low, medium and high.
 func (d *decoder) readEffort() error {
 	s, err := d.String()
 	if err != nil {
@@ -95,7 +93,7 @@ func (d *decoder) readEffort() error {
 	return d.Refuse("must be one of low, medium, high, xhigh and max")
 }
 
-// format reads the schema that the answer's text must match.
+// readOutputFormat reads the schema which the text of the answer must match.
 func (d *decoder) format() error {
 	f := api.Format{Kind: api.FormatSchema, Param: d.Param()}
 	var kind string
@@ -129,9 +127,8 @@ func (d *decoder) format() error {
 	return nil
 }
 
-// templateArgs returns the variables that tell chat templates what thinking and
-// effort ask for: there are two names for the switch in use, and templates that do
-// not know a variable do not look at it.
+// buildTemplateArgs returns the chat template variables for thinking and effort. It sets both names in use
+// for the switch, since templates ignore variables which they do not know.
 func (d *decoder) templateArgs() []byte {
 	var args []byte
 	switch d.think {

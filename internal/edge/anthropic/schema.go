@@ -2,9 +2,8 @@ package anthropic
 
 import "strings"
 
-// Schema is the JSON schema of a whole answer of /v1/messages. It is closed: it has
-// every member that this package prints. Its one reference is to the component
-// AnswerExt, which the description of the API has.
+// MessageSchema returns the JSON schema of a whole answer of /v1/messages. It is closed: it has every member
+// which this package prints. Its one reference is to the component AnswerExt of the API description.
 func Schema() string {
 	return messageSchema(`{"type":"array","items":`+anyOf(
 		closed("type", is("text"), "text", anyString),
@@ -13,7 +12,7 @@ func Schema() string {
 	)+`}`, stopSchema(), usageSchema(), "nvext?", answerExt)
 }
 
-// EventSchema is the JSON schema of the data of a stream's events, closed likewise.
+// EventSchema returns the JSON schema of the data of a stream's events, which is closed too.
 func EventSchema() string {
 	started := messageSchema(noElements, []string{"stop_reason", null, "stop_sequence", null}, closed(append(inputUsage(), "output_tokens", `{"const":0}`)...))
 	return anyOf(
@@ -36,7 +35,7 @@ func EventSchema() string {
 	)
 }
 
-// CountSchema is the JSON schema of an answer of /v1/messages/count_tokens.
+// CountSchema returns the JSON schema of an answer of /v1/messages/count_tokens.
 func CountSchema() string { return closed("input_tokens", aCount) }
 
 const (
@@ -46,7 +45,7 @@ const (
 	answerExt    = `{"$ref":"#/components/schemas/AnswerExt"}`
 )
 
-// messageSchema is that of a message with such content, reasons to stop and usage.
+// messageSchema returns the schema of a message with the given content, stop members and usage.
 func messageSchema(content string, stop []string, usage string, more ...string) string {
 	members := []string{"id", anyString, "type", is("message"), "role", is("assistant"), "model", anyString, "content", content}
 	members = append(members, stop...)
@@ -54,12 +53,12 @@ func messageSchema(content string, stop []string, usage string, more ...string) 
 	return closed(append(members, more...)...)
 }
 
-// stopSchema are the members that say why an answer ended.
+// stopMembers returns the members with the reason why an answer ended.
 func stopSchema() []string {
 	return []string{"stop_reason", `{"enum":["end_turn","max_tokens","stop_sequence","tool_use",null]}`, "stop_sequence", stringOrNull}
 }
 
-// inputUsage are the members that say what the prompt cost.
+// inputUsageMembers returns the members with the cost of the prompt.
 func inputUsage() []string {
 	return []string{"input_tokens", aCount, "cache_creation_input_tokens", `{"const":0}`, "cache_read_input_tokens?", aCount}
 }
@@ -68,8 +67,8 @@ func usageSchema() string {
 	return closed(append(inputUsage(), "output_tokens", aCount, "output_tokens_details", closed("thinking_tokens", aCount))...)
 }
 
-// closed is the schema of an object with these members and no others: names, each
-// with its schema behind it. One with a question mark after its name may be missing.
+// closedObject returns the schema of an object with these members and no others. members are names, each
+// followed by its schema; a question mark after a name makes it optional.
 func closed(members ...string) string {
 	required, properties := []string{}, []string{}
 	for i := 0; i < len(members); i += 2 {
@@ -84,5 +83,5 @@ func closed(members ...string) string {
 
 func anyOf(schemas ...string) string { return `{"anyOf":[` + strings.Join(schemas, ",") + `]}` }
 
-// is is the schema of one string.
+// constString returns the schema of one string.
 func is(word string) string { return `{"const":"` + word + `"}` }

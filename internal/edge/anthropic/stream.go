@@ -7,21 +7,21 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// noBlock is the index of no content block.
+// noBlock is the index which means that there is no content block.
 const noBlock = -1
 
-// stream prints an answer event by event: content blocks one after the other, each
-// begun by the first chunk of its kind.
+// streamWriter prints an answer event by event. Content blocks follow each other; the first chunk of another
+// kind starts a new block.
 type stream struct {
 	head  *api.Head
 	begun bool // message_start was printed
 
-	blocks int           // begun so far
-	open   int           // the block that is open; noBlock if none
+	blocks int           // started so far
+	open   int           // the index of the open block; noBlock if there is none
 	kind   api.ChunkKind // of the open block: Text, Reasoning or CallBegin
-	call   int           // the block of the last call, which late arguments belong to
+	call   int           // the index of the last call's block, to which late arguments belong
 
-	// The end, which Finish tells in part and Usage completes.
+	// The end of the answer: Finish sets a part of it, Usage the rest.
 	reason     api.Reason
 	stopString string
 	ext        *api.AnswerExt
@@ -38,7 +38,7 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 	switch c.Kind {
 	case api.Text, api.Reasoning:
 		if len(c.Text) == 0 {
-			return dst // log-probabilities only, which this API has not
+			return dst // log-probabilities only, which this API does not have
 		}
 		return s.appendText(dst, c)
 	case api.CallBegin:
@@ -64,14 +64,14 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 	return dst
 }
 
-// keepExt keeps how the answer came about until the end.
+// keepExt keeps c's Ext for the end.
 func (s *stream) keepExt(c *api.Chunk) {
 	if c.Ext != nil {
 		s.ext = c.Ext
 	}
 }
 
-// End implements api.Writer. Without a Usage the end says what is known.
+// End implements api.Writer. Without a Usage chunk it prints the counts known so far.
 func (s *stream) End(dst []byte) []byte {
 	if !s.begun {
 		dst = s.appendStart(dst)
@@ -87,14 +87,14 @@ func (s *stream) Fail(dst []byte, err error) []byte {
 	return AppendErrorEvent(dst, s.head.ID, err)
 }
 
-// AppendErrorEvent appends the event that ends a broken stream, for the request of an id.
+// AppendErrorEvent appends the event which ends a failed stream. requestID is the id of the request.
 func AppendErrorEvent(dst []byte, requestID string, err error) []byte {
 	dst = append(dst, "event: error\ndata: "...)
 	dst = appendError(dst, err, requestID)
 	return append(dst, "\n\n"...)
 }
 
-// appendStart appends the event that has the message without its content.
+// appendMessageStart appends the event with the message without its content.
 func (s *stream) appendStart(dst []byte) []byte {
 	s.begun = true
 	dst = append(dst, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":"...)
@@ -121,7 +121,7 @@ func (s *stream) appendText(dst []byte, c *api.Chunk) []byte {
 	return appendDelta(dst, s.open, `"thinking_delta","thinking":`, c.Text)
 }
 
-// appendCall begins the block of a call.
+// appendCall starts the block of a call.
 func (s *stream) appendCall(dst []byte, c *api.Chunk) []byte {
 	dst = s.appendOpen(dst, api.CallBegin)
 	s.call = s.open
@@ -129,8 +129,7 @@ func (s *stream) appendCall(dst []byte, c *api.Chunk) []byte {
 	return append(dst, "{}}}\n\n"...)
 }
 
-// appendOpen closes the block that is open and begins the next, up to the block
-// itself.
+// appendBlockStart closes the open block and starts the next, up to the value of content_block.
 func (s *stream) appendOpen(dst []byte, kind api.ChunkKind) []byte {
 	dst = s.appendClose(dst)
 	s.open, s.kind = s.blocks, kind
@@ -140,8 +139,8 @@ func (s *stream) appendOpen(dst []byte, kind api.ChunkKind) []byte {
 	return append(dst, `,"content_block":`...)
 }
 
-// appendClose ends the block that is open, if any. Clients that send thinking back
-// look for its signature, which is empty.
+// appendBlockStop ends the open block, if any. A thinking block gets its signature, which is empty, because
+// clients which return thinking expect one.
 func (s *stream) appendClose(dst []byte) []byte {
 	if s.open == noBlock {
 		return dst
@@ -155,8 +154,7 @@ func (s *stream) appendClose(dst []byte) []byte {
 	return append(dst, "}\n\n"...)
 }
 
-// appendDelta appends more of a block; opening is the delta's type and the key of
-// its text.
+// appendBlockDelta appends a delta of a block. opening is the delta's type and the key of its text.
 func appendDelta(dst []byte, index int, opening string, text []byte) []byte {
 	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
@@ -166,7 +164,7 @@ func appendDelta(dst []byte, index int, opening string, text []byte) []byte {
 	return append(dst, "}}\n\n"...)
 }
 
-// appendEnd appends the event that says why and at what cost the answer ended.
+// appendMessageDelta appends the event with the stop reason and the usage.
 func (s *stream) appendEnd(dst []byte) []byte {
 	s.told = true
 	dst = s.appendClose(dst)

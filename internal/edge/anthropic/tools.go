@@ -13,15 +13,14 @@ const (
 	maxToolName = 128 // bytes
 )
 
-// tool is an element of tools.
+// toolDeclaration is an element of tools.
 type tool struct {
 	name        string
 	description string
 	schema      []byte
 }
 
-// tools reads the functions that the model may call, and writes them as a chat
-// request has them.
+// readTools reads the functions which the model may call, and writes them in the form of a chat request.
 func (d *decoder) tools() error {
 	q := d.req
 	names := map[string]bool{}
@@ -72,7 +71,7 @@ func (d *decoder) tool() (*tool, error) {
 	return t, nil
 }
 
-// toolField reads the value of one key of a tool.
+// readToolField reads the value of one key of a tool.
 func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
 	switch key {
 	case "name":
@@ -91,9 +90,9 @@ func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
 		t.schema = bytes.Clone(raw)
 		return true, err
 	case "eager_input_streaming", "strict":
-		// Arguments are streamed as the model writes them.
+		// Arguments are streamed as the model generates them.
 		return true, d.Skip()
-	case "defer_loading": // until a tool that searches tools finds it
+	case "defer_loading": // until a search tool finds it
 		return true, d.unset()
 	case "input_examples":
 		return true, d.emptyArray()
@@ -103,7 +102,7 @@ func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
 	return false, nil
 }
 
-// unset reads a boolean that must be false.
+// requireFalse reads a boolean which must be false.
 func (d *decoder) unset() error {
 	on, err := d.Bool()
 	if err == nil && on {
@@ -125,7 +124,7 @@ func (t *tool) appendFunction(dst []byte) []byte {
 	return append(dst, `}}`...)
 }
 
-// toolChoice reads what the model may or must do with the tools.
+// readToolChoice reads tool_choice.
 func (d *decoder) toolChoice() error {
 	c := &d.req.ToolChoice
 	var kind string
@@ -164,7 +163,7 @@ func (d *decoder) toolChoice() error {
 	return nil
 }
 
-// checkToolChoice judges tool_choice beside tools.
+// checkToolChoice validates tool_choice against tools.
 func (d *decoder) checkToolChoice() error {
 	c := d.req.ToolChoice
 	switch c.Mode {

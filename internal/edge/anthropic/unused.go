@@ -2,14 +2,13 @@ package anthropic
 
 import "penstock/internal/strictjson"
 
-// unused reads the fields of both endpoints that this server does not act on:
-// accepted where ignoring them cannot change the answer, refused by name where it
-// would.
+// readUnusedField reads the fields of both endpoints which this server does not implement. It accepts a field
+// if ignoring it cannot change the answer, and else refuses it by name.
 func (d *decoder) unused(key string) (known bool, err error) {
 	switch key {
-	case "cache_control": // what can be reused is found by itself
+	case "cache_control": // the prefix cache needs no marks
 		return true, d.object()
-	case "speed": // both get the only speed there is
+	case "speed": // there is only one speed
 		return true, d.oneOf("standard", "fast")
 	case "mcp_servers":
 		return true, d.emptyArray()
@@ -23,17 +22,16 @@ func (d *decoder) unused(key string) (known bool, err error) {
 
 const notSupported = "is not supported by this server: leave it out"
 
-// notSupported refuses the value being read: ignoring it would change the answer.
-// The status is 400 and not 501, which clients take for a server's trouble and
-// try again.
+// refuseUnsupported refuses the value being read: ignoring it would change the answer. The status is 400 and
+// not 501, which clients would treat as a server error and retry.
 func (d *decoder) notSupported() error { return d.Refuse(notSupported) }
 
-// object reads an object that does not matter.
+// readIgnoredObject reads an object which has no effect.
 func (d *decoder) object() error {
 	return d.Object(func(string) error { return d.Skip() })
 }
 
-// usual reads a string that must be the one that asks for what happens anyway.
+// requireString reads a string which must equal ok, the value for the only supported behavior.
 func (d *decoder) usual(ok string) error {
 	s, err := d.String()
 	if err == nil && s != ok {
@@ -42,7 +40,7 @@ func (d *decoder) usual(ok string) error {
 	return err
 }
 
-// oneOf reads one of two words.
+// requireOneOf reads one of two strings.
 func (d *decoder) oneOf(a, b string) error {
 	s, err := d.String()
 	if err == nil && s != a && s != b {
@@ -55,8 +53,8 @@ func (d *decoder) emptyArray() error {
 	return d.Array("an array", func(int) error { return d.RefuseParent(notSupported) })
 }
 
-// contextManagement accepts no edits, and the one that clears nothing, which
-// Claude Code asks for: all thinking stays in the conversation.
+// readContextManagement accepts no edits, and the edit which clears nothing, which Claude Code requests: all
+// thinking stays in the conversation.
 func (d *decoder) contextManagement() error {
 	return d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -89,7 +87,7 @@ func (d *decoder) edit() error {
 	return err
 }
 
-// keep reads "all", {"type":"all"} or the object of a number of turns.
+// readKeep reads "all", {"type":"all"} or an object with a number of turns.
 func (d *decoder) keep(dst *string) error {
 	if d.Kind() != strictjson.ObjectKind {
 		return d.Text(dst)

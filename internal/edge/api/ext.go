@@ -7,8 +7,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// AppendExt appends the member "nvext" of an answer with a comma before it; nothing
-// if x is nil.
+// AppendExt appends the member "nvext" of an answer, preceded by a comma; nothing if x is nil.
 func AppendExt(dst []byte, x *AnswerExt) []byte {
 	if x == nil {
 		return dst
@@ -61,7 +60,7 @@ func appendWorkerFields(dst []byte, w kv.Worker) []byte {
 	return append(appendWorkerMembers(dst, w), '}')
 }
 
-// appendWorkerMembers appends w as the worker that prefills and the one that decodes: they are one.
+// appendWorkerMembers appends w as both the prefill and the decode worker.
 func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 	id, rank := uint64(w.ID), uint64(w.Rank)
 	dst = strconv.AppendUint(append(dst, `"prefill_worker_id":`...), id, 10)

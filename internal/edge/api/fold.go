@@ -1,34 +1,33 @@
 package api
 
-// Fold makes a whole answer of its chunks, in time linear in their text. The zero
-// value is ready.
+// Fold combines the chunks of an answer into a whole answer, in time linear in their text. The zero value is
+// ready to use.
 type Fold struct {
 	Choices []Choice
 	Tokens  TokenCounts
 	Ext     *AnswerExt
 }
 
-// Choice is one choice so far.
+// FoldedChoice is one choice so far.
 type Choice struct {
-	// Items are what it said, thought and called, in that order.
+	// Items are its text, reasoning and calls, in order.
 	Items []Item
-	// Reason is NoReason until it has ended.
+	// Reason is NoReason until the choice has ended.
 	Reason     Reason
 	StopString string
 }
 
-// Item is a run of text or of reasoning, or one call.
+// AnswerItem is a run of text or of reasoning, or one call.
 type Item struct {
 	Kind ChunkKind // Text, Reasoning or CallBegin
 	// Text is the text, the reasoning or the arguments.
 	Text []byte
-	// CallID and Name are those of a call, whose arguments are Complete if its end
-	// was seen.
+	// CallID and Name are those of a call. Complete says that the end of its arguments was seen.
 	CallID, Name string
 	Complete     bool
 }
 
-// Add takes the next chunk and keeps nothing of it but its Ext.
+// AddChunk adds the next chunk. It retains nothing of c except Ext.
 func (f *Fold) Add(c *Chunk) {
 	if c.Ext != nil {
 		f.Ext = c.Ext
@@ -69,7 +68,7 @@ func (h *Choice) add(c *Chunk) {
 	}
 }
 
-// call returns the last call.
+// lastCall returns the last call; nil if there is none.
 func (h *Choice) call() *Item {
 	for i := len(h.Items) - 1; i >= 0; i-- {
 		if h.Items[i].Kind == CallBegin {
@@ -79,7 +78,7 @@ func (h *Choice) call() *Item {
 	return nil
 }
 
-// AppendText appends all of the choice's text, or all of its reasoning, to dst.
+// AppendText appends the choice's whole text, or its whole reasoning, to dst.
 func (h *Choice) AppendText(dst []byte, kind ChunkKind) []byte {
 	for i := range h.Items {
 		if h.Items[i].Kind == kind {

@@ -8,16 +8,16 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// MaxMedia bounds the media objects of one request, whatever the model and the settings.
+// MaxMedia bounds the media objects of one request, independent of model and settings.
 const MaxMedia = 256
 
-// MaxURL bounds a URL that is no data: URI, and MaxMediaName a client's name of an object, in bytes.
+// MaxURL bounds a URL other than a data: URI, and MaxMediaName a client's name of an object, in bytes.
 const (
 	MaxURL       = 16 << 10
 	MaxMediaName = 512
 )
 
-// Part is a piece of a message's content: a media object, or a text if Media is nil.
+// Part is a part of a message's content: a media object, or a text if Media is nil.
 type Part struct {
 	Text  string
 	Media *Media
@@ -26,26 +26,26 @@ type Part struct {
 // Media is a media object as a client sends it.
 type Media struct {
 	Kind media.Kind
-	// Type is the type of the part in the client's API, Part where in the request it is
-	// ("messages[1].content[2]"), and Param where the URL in it is.
+	// Type is the type of the part in the client's API. Part is the path of the part in the request
+	// ("messages[1].content[2]"), and Param that of the URL.
 	Type, Part, Param string
-	// URL is http, https or a data: URI. What a client sends as base64 without one is made into one.
+	// URL is an http, https or data: URI. Base64 data is converted to a data: URI.
 	URL string
-	// Name is the client's own name of the object (uuid); "" if none.
+	// Name is the client's own name of the object (uuid); "" if there is none.
 	Name string
 }
 
-// HasMedia reports whether a message shows anything but text.
+// HasMedia reports whether a message contains media.
 func (r *Request) HasMedia() bool {
 	return slices.ContainsFunc(r.Messages, func(m Message) bool { return m.HasMedia() })
 }
 
-// HasMedia reports whether the message shows anything but text.
+// HasMedia reports whether the message contains media.
 func (m *Message) HasMedia() bool {
 	return slices.ContainsFunc(m.Parts, func(p Part) bool { return p.Media != nil })
 }
 
-// Media returns what the messages show besides text, in order.
+// MediaObjects returns the media objects of all messages, in order.
 func (r *Request) Media() []*Media {
 	var all []*Media
 	for i := range r.Messages {
@@ -58,10 +58,10 @@ func (r *Request) Media() []*Media {
 	return all
 }
 
-// MediaCount counts the media objects of a request. The zero value is ready.
+// MediaCount counts the media objects of a request. The zero value is ready to use.
 type MediaCount struct{ n int }
 
-// Count takes an object more, which the part being read is.
+// CountObject counts one object, the part being read. It refuses the object after MaxMedia.
 func (c *MediaCount) Count(r *strictjson.Reader) error {
 	if c.n++; c.n > MaxMedia {
 		return r.Refuse("is one media object too many: a request has at most %d", MaxMedia)
@@ -69,7 +69,7 @@ func (c *MediaCount) Count(r *strictjson.Reader) error {
 	return nil
 }
 
-// ReadURL reads a URL into m: a string.
+// ReadURL reads a URL, a string, into m.
 func ReadURL(r *strictjson.Reader, m *Media) error {
 	m.Param = r.Param()
 	if err := r.Text(&m.URL); err != nil {
@@ -87,8 +87,8 @@ func ReadURL(r *strictjson.Reader, m *Media) error {
 	return nil
 }
 
-// ReadLocation reads where an object is: a URL in a string, or an object with it under "url",
-// beside which it may have a "detail".
+// ReadMediaLocation reads the URL of an object: a string, or an object with members "url" and, optionally,
+// "detail".
 func ReadLocation(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
 		if r.Kind() != strictjson.StringKind {
@@ -114,8 +114,8 @@ func ReadLocation(r *strictjson.Reader, m *Media) error {
 	return err
 }
 
-// ReadDetail reads how closely a picture is to be looked at, which is what the model's
-// processor makes of its size in any case.
+// ReadImageDetail reads the detail of an image. It has no effect, since the model's processor decides by the
+// image's size.
 func ReadDetail(r *strictjson.Reader) error {
 	s, err := r.String()
 	if err != nil {
@@ -128,7 +128,7 @@ func ReadDetail(r *strictjson.Reader) error {
 	return r.Refuse("must be one of auto, low, high and original")
 }
 
-// ReadSound reads a sound in base64: {"data","format"}.
+// ReadAudio reads audio in base64: {"data","format"}.
 func ReadSound(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
 		return r.Expected("an object with 'data' and 'format'")
@@ -176,5 +176,5 @@ func ReadMediaName(r *strictjson.Reader, m *Media) error {
 	return nil
 }
 
-// DataURI returns the data: URI of something in base64.
+// DataURI returns the data: URI of base64 data.
 func DataURI(mime, base64 string) string { return "data:" + mime + ";base64," + base64 }

@@ -25,12 +25,11 @@ const (
 	maxSecret  = 512  // bytes
 )
 
-// fields are those of a key, for errors.
+// keyFields lists the fields of a key, for errors.
 const fields = "name, key, sha256, admin, models, requests_per_minute, tokens_per_minute, max_inflight"
 
-// Parse reads a key file: YAML, whose one member keys is a list of keys. It reports
-// every problem at once, with its line. Errors have nothing of what the file holds
-// but names that are good: what stands in the wrong place may be a key.
+// ParseFile parses a key file: YAML with the one member keys, a list of keys. It reports every problem at
+// once, with its line. Of the file's contents, errors quote only valid names: a misplaced value may be a key.
 func Parse(data []byte) ([]Key, error) {
 	list, err := listOf(data)
 	if err != nil {
@@ -50,8 +49,7 @@ func Parse(data []byte) ([]Key, error) {
 	return all, errors.Join(p.problems...)
 }
 
-// Secret returns a key of a key file that stands there as it is, for who asks: the
-// first that is for administrators, else the first.
+// PickSecret returns a plain-text key of a key file for use by a client: the first admin key, else the first.
 func Secret(data []byte) (string, error) {
 	if _, err := Parse(data); err != nil {
 		return "", err
@@ -89,7 +87,7 @@ func Secret(data []byte) (string, error) {
 
 var lineOf = regexp.MustCompile(`line ([0-9]+)`)
 
-// listOf returns the nodes of the list of keys.
+// keyNodes returns the nodes of the list of keys.
 func listOf(data []byte) ([]*yaml.Node, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
@@ -119,7 +117,7 @@ func (p *parser) problem(n *yaml.Node, format string, args ...any) {
 	p.problems = append(p.problems, fmt.Errorf("line %d: %s", n.Line, fmt.Sprintf(format, args...)))
 }
 
-// key reads one key.
+// parseKey parses one key.
 func (p *parser) key(n *yaml.Node) (k Key) {
 	if n.Kind != yaml.MappingNode {
 		p.problem(n, "a key has the fields %s", fields)
@@ -176,7 +174,7 @@ func (p *parser) name(n *yaml.Node) string {
 	return n.Value
 }
 
-// secrets reads one secret or a list of them.
+// parseSecrets parses one secret or a list of them.
 func (p *parser) secrets(k *Key, n *yaml.Node, read func(string) (digest, string)) {
 	each := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {

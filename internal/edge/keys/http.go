@@ -7,8 +7,8 @@ import (
 	"penstock/core/fault"
 )
 
-// Identify returns whose key a request shows: as OpenAI's clients do, or as
-// Anthropic's. One that is good is enough. The error is Unauthorized.
+// IdentifyClient returns the client whose key the request has, in the header of OpenAI's or of Anthropic's
+// clients. One valid key is enough. The error is Unauthorized.
 func (r *Ring) Identify(h http.Header) (*Client, error) {
 	scheme, bearer, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -29,8 +29,8 @@ func (r *Ring) Identify(h http.Header) (*Client, error) {
 	return nil, fault.New(fault.Unauthorized, "the API key is not one of this server's: check it, or ask the operator for one")
 }
 
-// IdentifyAdmin is Identify for what is for administrators. A key that is good and
-// not for this is Forbidden; its client is returned beside the error.
+// IdentifyAdmin is IdentifyClient for administrative requests. A valid key without admin rights is Forbidden;
+// its client is returned with the error.
 func (r *Ring) IdentifyAdmin(h http.Header) (*Client, error) {
 	c, err := r.Identify(h)
 	if err == nil && !c.Key().Admin {
@@ -39,5 +39,5 @@ func (r *Ring) IdentifyAdmin(h http.Header) (*Client, error) {
 	return c, err
 }
 
-// Challenge sets the header that an answer to a request without a good key has.
+// SetChallenge sets the header of a response to a request without a valid key.
 func Challenge(h http.Header) { h.Set("WWW-Authenticate", `Bearer realm="penstock"`) }

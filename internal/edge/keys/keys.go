@@ -1,8 +1,7 @@
-// Package keys says who may ask, for which models and for how much: API keys, from
-// a file that may change while the process runs.
+// Package keys implements API keys: who may use the server, for which models, and within which limits. The
+// keys come from a file which may change while the process runs.
 //
-// A key is compared by its SHA-256 and is not kept. What is said of a key anywhere
-// goes by its name.
+// Keys are compared by their SHA-256 and are not stored. Logs and metrics identify a key by its name.
 package keys
 
 import (
@@ -20,23 +19,22 @@ import (
 	"penstock/internal/reload"
 )
 
-// Key is what the file says of a client.
+// Key is the file's entry of a client.
 type Key struct {
 	Name string
-	// Admin lets the client see and change what is not for users: the router API,
-	// the configuration, metrics.
+	// Admin permits administrative requests: the router API, the configuration, metrics.
 	Admin bool
-	// Models are those that the client may ask for; nil is all.
+	// Models are the permitted models; nil permits all.
 	Models []string
 	Limits limit.Limits
 
-	digests []digest // of its secrets, of which a rotation has two
+	digests []digest // of its secrets; two during a rotation
 }
 
 // digest is the SHA-256 of a secret.
 type digest [sha256.Size]byte
 
-// Allows reports whether the client may ask for a model that goes by any of the names.
+// AllowsModel reports whether the client may use a model with any of the names.
 func (k *Key) Allows(names ...string) bool {
 	if k.Models == nil {
 		return true
@@ -51,12 +49,12 @@ func (k *Key) Allows(names ...string) bool {
 	return false
 }
 
-// Ring is the keys in force. It is safe for concurrent use.
+// Keyring holds the current keys. It is safe for concurrent use.
 type Ring struct {
 	files *reload.Files
 	start time.Time
-	// salt makes of a digest the place where it is looked up, so that the time of a
-	// look-up says nothing about the digests that are there.
+	// salt hashes a digest to the key of its map entry, so that the time of a look-up reveals nothing about
+	// the stored digests.
 	salt [sha256.Size]byte
 	mu   struct {
 		sync.RWMutex
@@ -70,10 +68,10 @@ type place struct {
 	client *Client
 }
 
-// Open reads the key file at path. Run follows it.
+// Open reads the key file at path. Run watches it for changes.
 func Open(path string) (*Ring, error) {
 	r := &Ring{start: time.Now()}
-	_, _ = rand.Read(r.salt[:]) // never fails
+	_, _ = rand.Read(r.salt[:]) // rand.Read never fails
 	var err error
 	r.files, err = reload.Open("API keys", func(contents [][]byte) error { return r.use(contents[0]) }, path)
 	if err != nil {
@@ -82,12 +80,10 @@ func Open(path string) (*Ring, error) {
 	return r, nil
 }
 
-// Run takes over changes of the file until ctx ends. A file that cannot be used
-// leaves the keys as they are, and the log says so.
+// Run applies changes of the file until ctx ends. An invalid file changes nothing and is logged.
 func (r *Ring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
 
-// use puts the keys of a file in force. Who was there before goes on with the account
-// that it had.
+// applyFile replaces the keys by those of a file. A client which existed before keeps its account.
 func (r *Ring) use(data []byte) error {
 	all, err := Parse(data)
 	if err != nil {
@@ -114,7 +110,7 @@ func (r *Ring) use(data []byte) error {
 	return nil
 }
 
-// Find returns the client whose key it is; nil if there is none.
+// FindClient returns the client with the given key; nil if there is none.
 func (r *Ring) Find(secret string) *Client {
 	if len(secret) > maxSecret {
 		return nil
@@ -139,7 +135,8 @@ func (r *Ring) blind(d digest) digest {
 
 func (r *Ring) now() kv.Mono { return kv.Mono(time.Since(r.start)) }
 
-// Each calls f with the usage of every key in force, in no order.
+// EachUsage calls f with the usage of every current key, in no particular order. It holds the read lock
+// during the calls.
 func (r *Ring) Each(f func(name string, u Usage)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -148,8 +145,7 @@ func (r *Ring) Each(f func(name string, u Usage)) {
 	}
 }
 
-// Client is who has a key. It is safe for concurrent use, and goes on to work when
-// the key is gone.
+// KeyClient is the owner of a key. It is safe for concurrent use, and stays usable after its key was removed.
 type Client struct {
 	ring *Ring
 	key  atomic.Pointer[Key]
@@ -160,15 +156,15 @@ type Client struct {
 	}
 }
 
-// Usage is what a client has had since the process started.
+// Usage is a client's usage since the process started.
 type Usage struct {
-	Requests       uint64                     // that were let in
-	Refused        [limit.Inflight + 1]uint64 // by the limit that refused them
+	Requests       uint64                     // admitted
+	Refused        [limit.Inflight + 1]uint64 // by limit
 	Prompt, Output uint64                     // tokens
 	Inflight       int
 }
 
-// Add adds what another client has had.
+// Add adds another client's usage.
 func (u *Usage) Add(o Usage) {
 	u.Requests += o.Requests
 	for i := range u.Refused {
@@ -186,10 +182,11 @@ func (c *Client) set(k *Key) {
 	c.mu.account.Set(c.ring.now(), k.Limits)
 }
 
-// Key returns what the file says of the client. It must not be changed.
+// Key returns the file's entry of the client, which must not be changed.
 func (c *Client) Key() *Key { return c.key.Load() }
 
-// Enter lets a request in, until Leave, or says why not.
+// AdmitRequest admits a request, or returns the limit which refuses it. FinishRequest must follow an admitted
+// request.
 func (c *Client) Enter() limit.Verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,14 +199,14 @@ func (c *Client) Enter() limit.Verdict {
 	return v
 }
 
-// Leave ends a request that was let in.
+// FinishRequest ends an admitted request.
 func (c *Client) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.account.Leave()
 }
 
-// Spend counts tokens of a request.
+// SpendTokens counts tokens of a request.
 func (c *Client) Spend(prompt, output int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

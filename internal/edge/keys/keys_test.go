@@ -64,8 +64,7 @@ keys:
 	}
 }
 
-// TestParseRefuses: every problem is reported, by its line, and never with what may
-// be a key.
+// TestParseRefuses: every problem is reported with its line, and without values which may be keys.
 func TestParseRefuses(t *testing.T) {
 	key := "key: " + alice
 	for _, c := range []struct{ file, want string }{
@@ -147,8 +146,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestChange: who stays keeps what it has used, who goes is refused, and a broken
-// file changes nothing. Time is virtual.
+// TestChange: a remaining client keeps its usage, a removed one is refused, and an invalid file changes
+// nothing. Time is virtual.
 func TestChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +187,7 @@ func TestChange(t *testing.T) {
 		if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "64 hexadecimal") || strings.Contains(text, "sk-") {
 			t.Errorf("logged %s", text)
 		}
-		b.Leave() // a request that outlives its key
+		b.Leave() // a request which outlives its key
 		a.Leave()
 		var got []string
 		r.Each(func(name string, u Usage) { got = append(got, fmt.Sprintf("%s %+v", name, u)) })
@@ -202,7 +201,7 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// TestTogether uses a ring from many sides, for the race detector.
+// TestTogether uses a keyring concurrently, for the race detector.
 func TestTogether(t *testing.T) {
 	file := "keys: [{name: a, key: " + alice + ", max_inflight: 4}]"
 	r := open(t, filepath.Join(t.TempDir(), "keys"), file)
@@ -233,7 +232,7 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// FuzzParse: no file crashes the parser, and what it takes is whole.
+// FuzzParse: no file crashes the parser, and accepted keys are complete.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"keys: [{name: a, key: " + alice + ", admin: true, models: [x], max_inflight: 3}]",

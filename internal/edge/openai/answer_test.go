@@ -22,7 +22,7 @@ import (
 
 var chatForm = form{head: &api.Head{ID: "1", Model: "m", Fingerprint: "fp_1", Created: 7}}
 
-// TestChunks is the shape of every kind of chunk.
+// TestChunks checks the shape of every kind of chunk.
 func TestChunks(t *testing.T) {
 	usage, tops := chatForm, form{head: &api.Head{ID: "1", Model: "m", Created: 7}, endpoint: api.Completion, alternatives: 2}
 	usage.includeUsage = true
@@ -140,8 +140,8 @@ func BenchmarkAppendEvent(b *testing.B) {
 	}
 }
 
-// TestFold is the property that a stream and a whole answer are the same: for
-// random answers, what a client makes of the stream's chunks is the body.
+// TestFold: a streamed and a whole answer are the same. For random answers, a client's fold of the stream's
+// chunks equals the body.
 func TestFold(t *testing.T) {
 	d := described(t)
 	for seed := range uint64(300) {
@@ -171,7 +171,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// randomChunks returns the chunks of an answer whose choices take turns.
+// randomChunks returns the chunks of an answer with interleaved choices.
 func randomChunks(rng *rand.Rand, h form) []api.Chunk {
 	words := []string{"a", " b", "é", "😀", "\n", "\"", "\u2028"}
 	token := func() []byte { return []byte(words[rng.IntN(len(words))]) }
@@ -221,7 +221,7 @@ func randomCall(rng *rand.Rand, choice, index int, token func() []byte) []api.Ch
 	return append(out, api.Chunk{Kind: api.CallEnd, Choice: choice, Call: index})
 }
 
-// foldStream does what a client does, with nothing but encoding/json.
+// foldStream folds a stream as a client does, with nothing but encoding/json.
 func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]any {
 	t.Helper()
 	out := map[string]any{}
@@ -246,7 +246,7 @@ func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]a
 	}
 	for _, c := range choices {
 		if m, ok := c.(map[string]any)["message"].(map[string]any); ok && m["tool_calls"] != nil && m["content"] == "" {
-			m["content"] = nil // nothing but calls
+			m["content"] = nil // only calls
 		}
 	}
 	out["choices"] = choices
@@ -307,7 +307,7 @@ func foldChoice(endpoint api.Endpoint, choices []any, c map[string]any) []any {
 	return choices
 }
 
-// foldCall adds what one chunk says of a call to a message.
+// foldCall adds the tool call part of a chunk to a message.
 func foldCall(message, call map[string]any) {
 	all, _ := message["tool_calls"].([]any)
 	function := call["function"].(map[string]any)
@@ -347,9 +347,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsAreTyped: the official clients raise the exceptions of these names by
-// the status alone, and try again after 408, 409, 429 and every 5xx unless they
-// are told not to.
+// TestErrorsAreTyped: the official clients choose these exceptions by the status alone, and retry after 408,
+// 409, 429 and every 5xx unless a header forbids it.
 func TestErrorsAreTyped(t *testing.T) {
 	want := map[fault.Code]string{
 		fault.Internal:      "InternalServerError",

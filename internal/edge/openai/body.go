@@ -7,21 +7,21 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// body collects the chunks of one answer into the whole answer.
+// bodyWriter collects the chunks of one answer and prints the whole answer at its end.
 type body struct {
 	form
 	fold     api.Fold
 	logprobs []collected // by choice
 }
 
-// collected are the log-probabilities of one choice as the JSON that they become:
-// elements of chat's one array, or of the four of completions.
+// choiceLogprobs holds the log-probabilities of one choice as JSON array elements: of chat's one array, or of
+// the four arrays of completions.
 type collected struct {
 	given  bool
 	arrays [4][]byte
 }
 
-// Append implements api.Writer: a whole answer has nothing to say before its end.
+// Append implements api.Writer. It prints nothing: a whole answer is printed by End.
 func (b *body) Append(dst []byte, c *api.Chunk) []byte {
 	b.fold.Add(c)
 	if c.Logprobs == nil {
@@ -34,7 +34,7 @@ func (b *body) Append(dst []byte, c *api.Chunk) []byte {
 	return dst
 }
 
-// Fail implements api.Writer: what is sent whole is not begun before it is complete.
+// Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
 func (b *body) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
 
 func (c *collected) add(endpoint api.Endpoint, lps []api.Logprob) {
@@ -59,8 +59,7 @@ func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api
 	c.arrays[i] = appender(c.arrays[i], lps)
 }
 
-// End implements api.Writer. A choice whose Finish has not been added has a
-// finish_reason of null.
+// End implements api.Writer. A choice without a Finish chunk has a finish_reason of null.
 func (b *body) End(dst []byte) []byte {
 	object := "chat.completion"
 	if b.endpoint == api.Completion {
@@ -101,8 +100,7 @@ func (b *body) appendChoice(dst []byte, i int) []byte {
 	return append(dst, '}')
 }
 
-// appendMessage appends what the assistant said. The content is null if it is
-// nothing but calls.
+// appendMessage appends the assistant's message. Its content is null if there are only tool calls.
 func appendMessage(dst []byte, choice *api.Choice) []byte {
 	dst = append(dst, `{"role":"assistant","content":`...)
 	text := choice.AppendText(nil, api.Text)
@@ -130,7 +128,7 @@ func appendMessage(dst []byte, choice *api.Choice) []byte {
 	return append(dst, '}')
 }
 
-// appendCalls appends the calls among items, arguments as far as they go.
+// appendCalls appends the tool calls among items. Arguments may be incomplete.
 func appendCalls(dst []byte, items []api.Item) []byte {
 	n := 0
 	for i := range items {

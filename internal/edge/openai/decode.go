@@ -10,8 +10,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Decode reads the body of a request to a generation endpoint. It keeps nothing of body.
-// The error is a *fault.Error of code Invalid that names the field.
+// Decode decodes the body of a request to a generation endpoint. The result does not reference body. The
+// error is a *fault.Error of code Invalid which names the field.
 func Decode(endpoint api.Endpoint, body []byte) (*api.Request, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
@@ -35,8 +35,8 @@ func Decode(endpoint api.Endpoint, body []byte) (*api.Request, error) {
 	return d.req, nil
 }
 
-// decoder reads one request. What it keeps beside the request are fields that
-// mean something only together with others.
+// requestDecoder decodes one request. In addition to the request it keeps fields whose meaning depends on
+// others.
 type decoder struct {
 	*strictjson.Reader
 	req *api.Request
@@ -46,7 +46,7 @@ type decoder struct {
 	prompt        bool               // given
 	streamOptions bool               // given
 	addGeneration bool               // add_generation_prompt is given and true
-	logprobs      bool               // chat's switch for top_logprobs
+	logprobs      bool               // chat's logprobs, which top_logprobs requires
 	greed         bool               // nvext.greed_sampling
 	maxCompletion int
 	topLogprobs   int
@@ -55,15 +55,15 @@ type decoder struct {
 	prioritized   bool          // agent_hints.priority is given
 	sensitivity   time.Duration // agent_hints.latency_sensitivity
 	tools         []declared
-	toolsText     []byte // the array of them, a part of the body
+	toolsText     []byte // the array, a slice of the body
 	choice        toolChoice
 	args          templateArgs
 	effort        string // reasoning_effort
 	count         api.MediaCount
-	parts         []api.Part // of the content being read
+	parts         []api.Part // of the content being decoded
 }
 
-// field reads the value of one top-level key. A null is a field not given.
+// readField reads the value of one top-level key. Null counts as not given.
 func (d *decoder) field(key string) error {
 	if none, err := d.Null(); none || err != nil {
 		return err
@@ -87,7 +87,7 @@ func (d *decoder) field(key string) error {
 	return d.Skip()
 }
 
-// common reads the fields that both endpoints have.
+// readCommonField reads the fields which both endpoints have.
 func (d *decoder) common(key string) (known bool, err error) {
 	q := d.req
 	switch key {
@@ -133,7 +133,7 @@ func (d *decoder) common(key string) (known bool, err error) {
 	case "stop_token_ids":
 		var tokens []kv.Token
 		err := d.tokens(&tokens)
-		if len(q.StopTokens) > 0 { // of "stop"
+		if len(q.StopTokens) > 0 { // the tokens of "stop"
 			tokens = slices.Concat(q.StopTokens, tokens)
 		}
 		if len(tokens) > 0 {
@@ -178,7 +178,7 @@ func (d *decoder) streamOption(key string) error {
 	return d.Unsupported()
 }
 
-// chat reads the fields that only chat requests have.
+// readChatField reads the fields which only chat requests have.
 func (d *decoder) chat(key string) (known bool, err error) {
 	switch key {
 	case "messages":
@@ -227,7 +227,7 @@ func (d *decoder) chat(key string) (known bool, err error) {
 	return false, nil
 }
 
-// completion reads the fields that only completions requests have.
+// readCompletionField reads the fields which only completions requests have.
 func (d *decoder) completion(key string) (known bool, err error) {
 	switch key {
 	case "prompt":
@@ -253,7 +253,7 @@ func (d *decoder) completion(key string) (known bool, err error) {
 	return false, nil
 }
 
-// check judges the request as a whole.
+// checkRequest validates the request as a whole.
 func (d *decoder) check() error {
 	q := d.req
 	if err := d.unknown.Err(); err != nil {

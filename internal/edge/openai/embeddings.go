@@ -22,7 +22,7 @@ type EmbeddingsRequest struct {
 	Format VectorFormat
 }
 
-// VectorFormat is how an answer writes vectors.
+// VectorFormat is the encoding of vectors in an answer.
 type VectorFormat uint8
 
 // The formats.
@@ -31,8 +31,8 @@ const (
 	Base64                     // standard base64 of 4 bytes per number, little-endian
 )
 
-// DecodeEmbeddings reads the body of a request for embeddings. It keeps nothing
-// of body. The error is a *fault.Error of code Invalid that names the field.
+// DecodeEmbeddings decodes the body of a request for embeddings. The result does not reference body. The
+// error is a *fault.Error of code Invalid which names the field.
 func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
@@ -64,7 +64,7 @@ func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 	return q, nil
 }
 
-// embeddings reads the value of one top-level key.
+// readEmbeddingsField reads the value of one top-level key.
 func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
 	switch key {
 	case "model":
@@ -105,7 +105,7 @@ func (d *decoder) vectorFormat(dst *VectorFormat) error {
 
 // EmbeddingsAnswer is the answer to a request for embeddings.
 type EmbeddingsAnswer struct {
-	Model   string // as the client named it
+	Model   string // as in the request
 	Vectors [][]float32
 	Format  VectorFormat
 	Tokens  int // of all inputs
@@ -133,8 +133,7 @@ func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
 	return append(dst, `}}`...)
 }
 
-// appendVector appends a vector. As numbers each is the shortest that reads back
-// as the same 32 bits.
+// appendVector appends a vector. A number has the shortest form which parses to the same 32-bit float.
 func (f VectorFormat) appendVector(dst []byte, v []float32) []byte {
 	if f == Base64 {
 		raw := make([]byte, 0, 4*len(v))

@@ -66,7 +66,7 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 	}
 }
 
-// TestAppendEmbeddings reads the answer back with encoding/json, in both formats.
+// TestAppendEmbeddings decodes the answer with encoding/json, in both formats.
 func TestAppendEmbeddings(t *testing.T) {
 	vectors := [][]float32{
 		{1, -0.5, 0, float32(math.Copysign(0, -1))},

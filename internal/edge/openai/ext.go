@@ -14,12 +14,12 @@ const (
 	maxAnnotations = 32
 	maxAllowed     = 1024
 	maxTokenHint   = math.MaxInt32
-	// maxPriority is in seconds: an hour ahead is ahead of all that wait.
+	// maxPriority is in seconds. Jumping ahead by an hour is enough to pass every waiting request.
 	maxPriority       = 3600
 	maxSessionTimeout = 86400 // seconds
 )
 
-// ext reads one field of nvext.
+// readExtField reads one field of nvext.
 func (d *decoder) ext(key string) error {
 	if none, err := d.Null(); none || err != nil {
 		return err
@@ -32,10 +32,10 @@ func (d *decoder) ext(key string) error {
 		return d.worker()
 	case "dp_rank":
 		return d.number32(&x.Rank)
-	case "prefill_worker_id": // nothing is prefilled apart from decoding
+	case "prefill_worker_id": // there is no separate prefill
 		_, err := d.workerID()
 		return err
-	case "prefill_dp_rank": // likewise
+	case "prefill_dp_rank": // there is no separate prefill
 		var rank *uint32
 		return d.number32(&rank)
 	case "token_data":
@@ -62,7 +62,7 @@ func (d *decoder) ext(key string) error {
 		return d.greedy()
 	case "use_raw_prompt":
 		return d.only(false)
-	case "agent_context", "cache_control": // for traces, and a hint how long to keep the prompt's blocks
+	case "agent_context", "cache_control": // for traces; and a hint how long to keep the prompt's blocks
 		return d.Object(func(string) error { return d.Skip() })
 	case "request_timestamp_ms": // for the replay of traces
 		var ms *float64
@@ -87,8 +87,7 @@ func (d *decoder) annotations() error {
 	})
 }
 
-// worker reads the id of the worker that must serve the request, under either of
-// its names.
+// readWorker reads the id of the worker which must serve the request, under either of its two keys.
 func (d *decoder) worker() error {
 	id, err := d.workerID()
 	if err != nil {
@@ -130,7 +129,7 @@ func (d *decoder) hint(key string) error {
 		err := d.Integer(&strict, 0, math.MaxUint32)
 		d.req.Ext.Priority.Strict = uint32(strict)
 		return err
-	case "latency_sensitivity": // the former name of priority, which counts if priority is not given
+	case "latency_sensitivity": // the former name of priority, used only if priority is not given
 		var seconds *float64
 		if err := d.Number(&seconds, 0, math.MaxInt32); err != nil {
 			return err
@@ -143,7 +142,7 @@ func (d *decoder) hint(key string) error {
 	return d.Unsupported()
 }
 
-// allowed reads the ids of the only workers that may serve the request.
+// readAllowedWorkers reads the ids of the only workers which may serve the request.
 func (d *decoder) allowed() error {
 	x := &d.req.Ext
 	err := d.Array("an array of worker ids", func(i int) error {
@@ -160,7 +159,7 @@ func (d *decoder) allowed() error {
 	return err
 }
 
-// session reads which requests the request belongs together with.
+// readSession reads the session to which the request belongs.
 func (d *decoder) session() error {
 	if err := d.Object(d.sessionField); err != nil {
 		return err
@@ -191,7 +190,7 @@ func (d *decoder) sessionField(key string) error {
 		}
 		s.Last = action == "close"
 		return err
-	case "timeout": // the server has its own
+	case "timeout": // the server's own timeout applies
 		seconds := 0
 		return d.Integer(&seconds, 0, maxSessionTimeout)
 	}
@@ -220,14 +219,14 @@ func (d *decoder) override(key string) error {
 	return d.Unsupported()
 }
 
-// flag reads a boolean that may be left out.
+// readOptionalFlag reads a boolean whose absence has a meaning.
 func (d *decoder) flag(dst **bool) error {
 	on, err := d.Bool()
 	*dst = &on
 	return err
 }
 
-// moe reads the experts that the request is expected to use.
+// readMoEQuery reads the experts which the request is expected to use.
 func (d *decoder) moe() error {
 	m := &route.MoEQuery{}
 	d.req.Ext.Override.MoE = m
@@ -268,7 +267,7 @@ func (d *decoder) moeField(key string) error {
 	return d.Unsupported()
 }
 
-// number32 reads an unsigned number of 32 bits.
+// readUint32 reads an unsigned 32-bit integer.
 func (d *decoder) number32(dst **uint32) error {
 	n := 0
 	err := d.Integer(&n, 0, math.MaxUint32)
@@ -307,7 +306,7 @@ func (d *decoder) extraFields() error {
 	})
 }
 
-// greedy reads greed_sampling, which is temperature 0 by another name.
+// readGreedSampling reads greed_sampling, which means temperature 0.
 func (d *decoder) greedy() error {
 	on, err := d.Bool()
 	if on {

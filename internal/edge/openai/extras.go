@@ -8,18 +8,16 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Extras reads the fields that chat requests have beside those of the official
-// clients, for another form of request that takes them as well: sampling as the
-// servers in the field know it, variables of the chat template, cache_salt and
-// nvext.
+// Extras reads the fields which chat requests have in addition to the official ones, for another API which
+// accepts them too: sampling fields of other servers, chat template variables, cache_salt and nvext.
 type Extras struct{ d decoder }
 
-// NewExtras returns what reads such fields with r into q.
+// NewExtras returns a reader of such fields, from r into q.
 func NewExtras(r *strictjson.Reader, q *api.Request) *Extras {
 	return &Extras{decoder{Reader: r, req: q}}
 }
 
-// ExtraFields lists the fields that Extras reads.
+// ExtraFields lists the fields which Extras reads.
 func ExtraFields() []api.Field {
 	all := append(append(chatFields(), sharedFields()...), unusedFields()...)
 	return slices.DeleteFunc(all, func(f api.Field) bool { return !isExtra(f.Name) })
@@ -35,8 +33,7 @@ func isExtra(key string) bool {
 	return false
 }
 
-// Field reads the value of a top-level key, which is not null, if the key is one
-// of ExtraFields.
+// ReadField reads the value of a top-level key, which is not null, if the key is one of ExtraFields.
 func (x *Extras) Field(key string) (known bool, err error) {
 	if !isExtra(key) {
 		return false, nil
@@ -49,20 +46,19 @@ func (x *Extras) Field(key string) (known bool, err error) {
 	return known, err
 }
 
-// Effort reads how much the model should think, which chat requests have as
-// reasoning_effort.
+// ReadEffort reads the reasoning effort, which is reasoning_effort in chat requests.
 func (x *Extras) Effort() (string, error) {
 	err := x.d.reasoningEffort()
 	return x.d.effort, err
 }
 
-// Check judges the fields together once all of the request has been read.
+// Check validates the fields together after the whole request has been read.
 func (x *Extras) Check() error {
 	x.d.setTemplateArgs()
 	return x.d.checkExt()
 }
 
-// checkExt judges the fields that nvext has under other names too.
+// checkExt validates and merges the fields which nvext has under other names too.
 func (d *decoder) checkExt() error {
 	q := d.req
 	if d.greed {

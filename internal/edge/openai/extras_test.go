@@ -9,7 +9,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// TestExtras: every field listed is read as a chat request has it, and no other is.
+// TestExtras: every listed field is read as in a chat request, and no other is.
 func TestExtras(t *testing.T) {
 	fields := ExtraFields()
 	for _, f := range fields {

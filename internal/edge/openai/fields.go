@@ -2,7 +2,7 @@ package openai
 
 import "penstock/internal/edge/api"
 
-// Schemas of several fields.
+// JSON schemas which several fields share.
 const (
 	anyBoolean = `{"type":"boolean"}`
 	anyString  = `{"type":"string"}`
@@ -17,12 +17,11 @@ const (
 	noneOrAuto = `{"enum":["none","auto"]}`
 )
 
-// promptSchema is a text, texts, token ids or arrays of them.
+// promptSchema is a string, strings, token ids or arrays of token ids.
 const promptSchema = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},` +
 	tokenIDs + `,{"type":"array","minItems":1,"items":` + tokenIDs + `}]}`
 
-// Fields lists the fields that an endpoint's requests may have. Any other is
-// refused by name.
+// Fields lists the fields which an endpoint's requests may have. Any other field is refused by name.
 func Fields(e api.Endpoint) []api.Field {
 	if e == api.Chat {
 		return append(append(chatFields(), sharedFields()...), unusedFields()...)
@@ -103,7 +102,7 @@ func sharedFields() []api.Field {
 	}
 }
 
-// unusedFields are those of decoder.unused.
+// unusedFields lists the fields which readUnusedField reads.
 func unusedFields() []api.Field {
 	fields := []api.Field{
 		api.Accepts("user", anyString),

@@ -10,8 +10,8 @@ import (
 
 const maxFormatName = 64 // bytes
 
-// setFormat notes what the field being read wants the text to be. Fields that ask
-// for different things contradict each other; so do two that ask for the same.
+// setFormat sets the format which the field being read requires of the text. Two fields with a format are
+// refused, even if they agree.
 func (d *decoder) setFormat(kind api.FormatKind, schema []byte, param string) error {
 	if have := d.req.Format.Param; have != "" {
 		return fault.Param(param, "'%s' and '%s' both say what the text must be: give one of them", have, param)
@@ -20,7 +20,7 @@ func (d *decoder) setFormat(kind api.FormatKind, schema []byte, param string) er
 	return nil
 }
 
-// responseFormat reads response_format.
+// readResponseFormat reads response_format.
 func (d *decoder) responseFormat() error {
 	const param = "response_format"
 	var kind string
@@ -54,7 +54,7 @@ func (d *decoder) responseFormat() error {
 	return d.Refuse("needs a 'type' of text, json_object or json_schema")
 }
 
-// namedSchema reads response_format.json_schema.
+// readNamedSchema reads response_format.json_schema.
 func (d *decoder) namedSchema(dst *[]byte) error {
 	var named bool
 	err := d.Object(func(key string) error {
@@ -90,8 +90,8 @@ func (d *decoder) namedSchema(dst *[]byte) error {
 	return nil
 }
 
-// schema reads a JSON schema: an object, or true, which any JSON matches. Nothing
-// matches false.
+// readSchema reads a JSON schema: an object, or true, which matches any JSON. It refuses false, which matches
+// nothing.
 func (d *decoder) schema(dst *[]byte) (err error) {
 	*dst, err = d.Capture(func() error {
 		switch d.Kind() {
@@ -109,7 +109,7 @@ func (d *decoder) schema(dst *[]byte) (err error) {
 	return err
 }
 
-// schemaOrText reads a JSON schema, or a string that has one in it.
+// readSchemaOrText reads a JSON schema, or a string which contains one.
 func (d *decoder) schemaOrText(dst *[]byte) error {
 	if d.Kind() != strictjson.StringKind {
 		return d.schema(dst)
@@ -132,7 +132,7 @@ func (d *decoder) schemaOrText(dst *[]byte) error {
 	return nil
 }
 
-// guidedJSON reads guided_json.
+// readGuidedJSON reads guided_json.
 func (d *decoder) guidedJSON() error {
 	var schema []byte
 	if err := d.schemaOrText(&schema); err != nil {
@@ -141,7 +141,7 @@ func (d *decoder) guidedJSON() error {
 	return d.setFormat(api.FormatSchema, schema, "guided_json")
 }
 
-// structuredOutputs reads structured_outputs.
+// readStructuredOutputs reads structured_outputs.
 func (d *decoder) structuredOutputs() error {
 	var schema []byte
 	var object bool

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestDecodeMedia: parts keep their order, whatever the order of their members.
+// TestDecodeMedia: parts keep their order, in any order of their members.
 func TestDecodeMedia(t *testing.T) {
 	q, err := Decode(api.Chat, []byte(`{"model":"m","mm_processor_kwargs":{"max_pixels":1},"messages":[
 		{"role":"system","content":[{"type":"text","text":"s"}]},
@@ -54,7 +54,7 @@ func TestDecodeMedia(t *testing.T) {
 	}
 }
 
-// checkMedia states what Decode promises about what messages show.
+// checkMedia checks the guarantees of Decode for media.
 func checkMedia(t *testing.T, r *api.Request) {
 	t.Helper()
 	all := r.Media()

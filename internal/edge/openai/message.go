@@ -10,21 +10,20 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// turn is an element of messages while it is read: what a member means may depend
-// on others that come after it.
+// messageDraft is an element of messages while it is decoded: the meaning of a member may depend on later
+// ones.
 type turn struct {
 	api.Message
 	content     bool // given
 	refusal     string
-	refusalPart bool // a part of the content is one
-	media       bool // a part of the content is
+	refusalPart bool // a content part is a refusal
+	media       bool // a content part is media
 }
 
-// maxMessages bounds what a body of tiny messages becomes: each is a struct of a
-// hundred bytes.
+// maxMessages bounds the memory of a body of tiny messages: each becomes a struct of a hundred bytes.
 const maxMessages = 1 << 16
 
-// message reads element i of messages. A null is a member not given.
+// readMessage reads element i of messages. A null member counts as not given.
 func (d *decoder) message(i int) error {
 	if i >= maxMessages {
 		return d.RefuseParent("must have at most %d messages", maxMessages)
@@ -46,7 +45,7 @@ func (d *decoder) message(i int) error {
 	return nil
 }
 
-// member reads the value of one key of a message.
+// readMessageMember reads the value of one key of a message.
 func (d *decoder) member(m *turn, key string) error {
 	switch key {
 	case "role":
@@ -64,7 +63,7 @@ func (d *decoder) member(m *turn, key string) error {
 		return d.thought(m)
 	case "refusal":
 		return d.Text(&m.refusal)
-	case "annotations": // of an earlier answer's text, and no part of it
+	case "annotations": // annotates the text of an earlier answer
 		return d.Skip()
 	case "function_call":
 		return d.Refuse(nowToolCalls)
@@ -74,8 +73,7 @@ func (d *decoder) member(m *turn, key string) error {
 	return d.Unsupported()
 }
 
-// thought reads what the assistant thought, which has two names. Clients that
-// echo both give it twice.
+// readReasoning reads the assistant's reasoning, which has two names. Clients which echo both give it twice.
 func (d *decoder) thought(m *turn) error {
 	s, err := d.String()
 	switch {
@@ -88,8 +86,7 @@ func (d *decoder) thought(m *turn) error {
 	return nil
 }
 
-// checkMessage judges a message as a whole. What the assistant said instead of an
-// answer, its refusal, is what it said: text like other text.
+// checkMessage validates a message as a whole. It adds the assistant's refusal to the content as text.
 func (d *decoder) checkMessage(m *turn) error {
 	if m.Role == "" {
 		return d.Refuse("needs a 'role'")
@@ -143,9 +140,8 @@ func (d *decoder) role(dst *string) error {
 	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
 }
 
-// toolCalls reads what the assistant called and keeps it as it was written, with
-// members that nobody defines: clients echo what they were given. An empty array
-// is none.
+// readToolCalls reads the assistant's tool calls and keeps their JSON text, with unknown members, since
+// clients echo what they received. An empty array counts as none.
 func (d *decoder) toolCalls(m *turn) error {
 	n := 0
 	text, err := d.Capture(func() error {
@@ -198,7 +194,7 @@ func (d *decoder) toolCall() error {
 	return nil
 }
 
-// optional is a string that may be missing.
+// optionalString is a string which may be missing.
 type optional struct {
 	text  string
 	given bool
@@ -209,7 +205,7 @@ func (o *optional) read(d *decoder) error {
 	return d.Text(&o.text)
 }
 
-// content reads a string or an array of parts.
+// readContent reads a string or an array of parts.
 func (d *decoder) content(m *turn) error {
 	const want = "a string or an array of content parts"
 	if d.Kind() == strictjson.StringKind {
@@ -224,7 +220,7 @@ func (d *decoder) content(m *turn) error {
 	return err
 }
 
-// joined returns the texts of parts with newlines between them.
+// joinTexts returns the texts of parts, separated by newlines.
 func joined(parts []api.Part) string {
 	if len(parts) == 1 {
 		return parts[0].Text
@@ -244,7 +240,7 @@ func joined(parts []api.Part) string {
 	return text.String()
 }
 
-// mediaKeys are the members of parts that say where a media object is, by the types of parts.
+// mediaKeys maps the types of media parts to the member which contains the media object.
 var mediaKeys = [...]struct {
 	kind  string
 	key   string
@@ -258,14 +254,14 @@ var mediaKeys = [...]struct {
 	{"input_audio", "input_audio", media.Audio},
 }
 
-// location is a member of a part that says where a media object is.
+// mediaMember is the member of a part which contains a media object.
 type location struct {
 	key   string // "" if there is none
 	media api.Media
 }
 
-// part reads one content part. Its type may come after the rest, so that the
-// part is judged at the end.
+// readContentPart reads one content part. Its type may follow the other members, so the part is validated at
+// the end.
 func (d *decoder) part(m *turn) error {
 	var kind string
 	var said, refused optional
@@ -282,7 +278,7 @@ func (d *decoder) part(m *turn) error {
 			return said.read(d)
 		case "refusal":
 			return refused.read(d)
-		case "prompt_cache_breakpoint", "cache_control": // what can be reused is found by itself
+		case "prompt_cache_breakpoint", "cache_control": // the prefix cache needs no hints
 			return d.Skip()
 		case "image_url", "image", "video_url", "audio_url", "input_audio":
 			if shown.key != "" {
@@ -338,7 +334,7 @@ func (d *decoder) part(m *turn) error {
 	return nil
 }
 
-// shown takes a part that shows a media object.
+// addMediaPart validates and adds a part with a media object.
 func (d *decoder) shown(m *turn, l *location, kind, key string, shows media.Kind, stray error) error {
 	switch {
 	case stray != nil:

@@ -8,18 +8,18 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Operation is one method of one path, as a description of the API lists it.
+// Operation is one method of one path in a description of the API.
 type Operation struct {
 	Path    string // parameters in braces: /v1/models/{id}
 	Method  string // in lower case
 	Summary string
-	// Fields are those of the request's body, a JSON object; nil if it has none.
+	// Fields are the fields of the request body, a JSON object; nil if there is no body.
 	Fields []api.Field
-	// Answer is the media type of a successful answer; a body that has a field
-	// "stream" may ask for server-sent events instead.
+	// Answer is the media type of a successful answer. If the body has a field "stream", it may ask for
+	// server-sent events instead.
 	Answer string
-	// Schema is the JSON schema of a successful answer, Events that of the data of
-	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
+	// Schema is the JSON schema of a successful answer, and Events that of the data of a stream's events.
+	// They are "" for paths of OpenAI's API and for answers without a schema.
 	Schema, Events string
 	// Error is the JSON schema of an error; "" for OpenAI's.
 	Error string
@@ -27,7 +27,7 @@ type Operation struct {
 	Params []string
 }
 
-// TokenizeFields are the fields of POST /tokenize.
+// TokenizeFields lists the fields of POST /tokenize.
 func TokenizeFields() []api.Field {
 	return []api.Field{
 		api.Needs("model", anyString),
@@ -44,12 +44,12 @@ func TokenizeFields() []api.Field {
 	}
 }
 
-// DetokenizeFields are the fields of POST /detokenize.
+// DetokenizeFields lists the fields of POST /detokenize.
 func DetokenizeFields() []api.Field {
 	return []api.Field{api.Needs("model", anyString), api.Needs("tokens", tokenIDs)}
 }
 
-// EmbeddingsFields are the fields of POST /v1/embeddings.
+// EmbeddingsFields lists the fields of POST /v1/embeddings.
 func EmbeddingsFields() []api.Field {
 	return []api.Field{
 		api.Needs("model", anyString),
@@ -65,8 +65,8 @@ func EmbeddingsFields() []api.Field {
 	}
 }
 
-// AppendOpenAPI appends the description of operations as OpenAPI 3.1. Those of
-// one path follow each other.
+// AppendOpenAPI appends an OpenAPI 3.1 description of the operations. Operations of one path must be
+// adjacent.
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
 	dst = strictjson.AppendString(dst, version)
@@ -107,19 +107,18 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 		dst = strictjson.AppendString(dst, r.description)
 		dst = append(dst, `,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}`...)
 	}
-	// Which of them a server asks for, if any, is its operator's choice.
+	// Whether a server requires one of them depends on its configuration.
 	return append(dst, `},"securitySchemes":{"bearer":{"type":"http","scheme":"bearer"},"apiKey":{"type":"apiKey","in":"header","name":"x-api-key"}}}}`...)
 }
 
-// refusal is a status that operations answer with, and what it says.
+// errorResponse is an error status which operations return.
 type refusal struct {
 	name        string
 	code        fault.Code
 	description string
 }
 
-// refusals are those that operations with a body can answer with; the last one
-// stands for all others.
+// errorResponses lists the errors of operations with a body. The last one stands for all others.
 func refusals() []refusal {
 	return []refusal{
 		{"Invalid", fault.Invalid, "the request can never succeed as it is; param names the field that is wrong"},
@@ -171,8 +170,8 @@ func appendOperation(dst []byte, op *Operation) []byte {
 	return append(appendRefusals(dst, op), `}}`...)
 }
 
-// schemas returns the JSON schemas of a whole answer and of the data of a stream's
-// events, "" if there is none.
+// responseSchemas returns the JSON schemas of a whole answer and of the data of a stream's events; "" for one
+// which does not exist.
 func (op *Operation) schemas() (whole, event string) {
 	whole, event = answers(op.Path)
 	if whole != "" {
@@ -201,8 +200,8 @@ func appendContent(dst []byte, media, schema string) []byte {
 	return append(dst, '}')
 }
 
-// appendRefusals appends what an operation answers if it does not succeed, each
-// with a comma before it. One without a body can refuse little.
+// appendErrorResponses appends the error responses of an operation, each preceded by a comma. An operation
+// without a body has few.
 func appendRefusals(dst []byte, op *Operation) []byte {
 	all := refusals()
 	for i, r := range all {
@@ -231,8 +230,7 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 	return dst
 }
 
-// appendBody appends the schema of a body with these fields. Null is a field not
-// given.
+// appendBody appends the schema of a body with these fields. Null counts as not given.
 func appendBody(dst []byte, fields []api.Field) []byte {
 	dst = append(dst, `{"type":"object","additionalProperties":{"type":"null"},"required":[`...)
 	n := 0

@@ -7,19 +7,19 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// form is how the answer of one request is printed.
+// answerOptions says how the answer of one request is printed.
 type form struct {
 	head     *api.Head
 	endpoint api.Endpoint
-	// includeUsage says that a chunk of usage ends the stream. With eachUsage the others have
-	// that of their choice so far, else null.
+	// includeUsage says that the stream ends with a usage chunk. With eachUsage, every other chunk has the
+	// usage of its choice so far, else null.
 	includeUsage, eachUsage bool
-	// alternatives is how many alternatives of each token were asked for; 0 also
-	// if no log-probabilities were.
+	// alternatives is the number of alternatives requested for each token; 0 also if no log-probabilities
+	// were requested.
 	alternatives int
 }
 
-// NewWriter returns what prints the answer of a request: as a stream, or whole.
+// NewWriter returns a writer of the answer to a request, streamed or whole.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
 	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
 	if q.Stream {
@@ -28,16 +28,16 @@ func NewWriter(q *api.Request, h *api.Head) api.Writer {
 	return &body{form: f}
 }
 
-// stream prints an answer chunk by chunk.
+// streamWriter prints an answer chunk by chunk.
 type stream struct {
 	form
-	opening []byte // of every chunk, made by the first
+	opening []byte // start of every chunk, built by the first
 }
 
 // Append implements api.Writer. It allocates only if dst must grow.
 func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.Asked() {
-		return dst // nothing says so here
+		return dst // these have no chunk in this API
 	}
 	dst = append(dst, "data: "...)
 	dst = s.appendChunk(dst, c)
@@ -67,7 +67,7 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 			dst = appendUsage(append(dst, `,"usage":`...), c.Tokens)
 		}
 		dst = api.AppendExt(dst, c.Ext)
-	case s.includeUsage: // the chunk of usage has the story
+	case s.includeUsage: // the usage chunk has the ext
 		dst = s.appendChoice(dst, c)
 		dst = append(dst, `],"usage":`...)
 		dst = s.appendUsageSoFar(dst, c)
@@ -79,8 +79,7 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 	return append(dst, '}')
 }
 
-// appendOpening appends an answer's head up to and including the bracket that
-// opens its choices.
+// appendOpening appends the start of an answer, up to and including the bracket which opens its choices.
 func (f *form) appendOpening(dst []byte, object string) []byte {
 	prefix := "chatcmpl-"
 	if f.endpoint == api.Completion {
@@ -130,7 +129,7 @@ func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
 	return append(dst, '}')
 }
 
-// appendDelta appends the fields of a chat chunk's delta.
+// appendDelta appends the members of a chat chunk's delta.
 func appendDelta(dst []byte, c *api.Chunk) []byte {
 	switch c.Kind {
 	case api.Role:
@@ -174,8 +173,8 @@ func appendReason(dst []byte, r api.Reason) []byte {
 	return append(dst, "null"...)
 }
 
-// appendUsageSoFar appends what c says of the tokens of its choice. What is cached of the prompt stands
-// in the chunk of usage alone, as in vLLM: an engine may say it last.
+// appendUsageSoFar appends the token counts of c's choice. As in vLLM, only the usage chunk has the cached
+// tokens: an engine may report them last.
 func (s *stream) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
 	if !s.eachUsage {
 		return append(dst, "null"...)

@@ -6,22 +6,22 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Variables of chat templates that say how much the model thinks. Templates look
-// at one or the other; the effort's name is the request field's own.
+// Chat template variables which control reasoning. Templates use one or the other; the name of the effort is
+// that of the request field.
 const (
 	effortVariable   = "reasoning_effort"
 	thinkingVariable = "thinking"        // DeepSeek's
 	enableVariable   = "enable_thinking" // Qwen's and GLM's
 )
 
-// templateArgs is chat_template_kwargs as it is written, a part of the body, and
-// which of the variables above it has.
+// templateArgs is the text of chat_template_kwargs, a slice of the body, and which of the variables above it
+// sets.
 type templateArgs struct {
-	text                     []byte // nil if it has no variables
+	text                     []byte // nil if it sets no variables
 	effort, thinking, enable bool
 }
 
-// templateArgs reads chat_template_kwargs.
+// readTemplateArgs reads chat_template_kwargs.
 func (d *decoder) templateArgs() error {
 	a := &d.args
 	empty := true
@@ -45,7 +45,7 @@ func (d *decoder) templateArgs() error {
 	return err
 }
 
-// reasoningEffort reads reasoning_effort.
+// readReasoningEffort reads reasoning_effort.
 func (d *decoder) reasoningEffort() error {
 	s, err := d.String()
 	if err != nil {
@@ -59,8 +59,8 @@ func (d *decoder) reasoningEffort() error {
 	return d.Refuse("must be one of none, minimal, low, medium, high, xhigh and max")
 }
 
-// setTemplateArgs puts the template's variables into the request: the client's
-// own, then those that its effort asks for and it has not set itself.
+// setTemplateArgs sets the request's template variables: the client's own, then those of its reasoning effort
+// which it did not set itself.
 func (d *decoder) setTemplateArgs() {
 	a := &d.args
 	if d.effort == "" {
@@ -69,7 +69,7 @@ func (d *decoder) setTemplateArgs() {
 	}
 	out := []byte{'{'}
 	if a.text != nil {
-		out = append(out[:0], a.text[:len(a.text)-1]...) // without the bracket at the end
+		out = append(out[:0], a.text[:len(a.text)-1]...) // without the closing brace
 	}
 	set := func(given bool, name string, value []byte) {
 		if given {

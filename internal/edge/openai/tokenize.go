@@ -12,23 +12,22 @@ import (
 
 // TokenizeRequest is a decoded request to POST /tokenize.
 type TokenizeRequest struct {
-	// Chat has the model and, if the request is about a conversation, its
-	// messages; if it has none, the request is about Prompt.
+	// Chat has the model, and the messages if the request has any; otherwise the request is about Prompt.
 	Chat   api.Request
 	Prompt string
-	// AddSpecial adds what the model expects around a text. Prompt only.
+	// AddSpecial adds the model's special tokens around a text. It applies only to Prompt.
 	AddSpecial bool
-	// Strings asks for the text of each token.
+	// Strings requests the text of each token.
 	Strings bool
 }
 
-// DecodeTokenize reads the body of POST /tokenize. It keeps nothing of body. The
-// error is a *fault.Error of code Invalid that names the field.
+// DecodeTokenize decodes the body of POST /tokenize. The result does not reference body. The error is a
+// *fault.Error of code Invalid which names the field.
 func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
 	d := &decoder{req: &q.Chat}
 	var prompt, special bool
-	var chatOnly string // a field that goes with messages
+	var chatOnly string // a given field which requires messages
 	err := d.whole(body, func(key string) error {
 		switch key {
 		case "prompt":
@@ -77,7 +76,7 @@ type DetokenizeRequest struct {
 	Tokens []kv.Token
 }
 
-// DecodeDetokenize reads the body of POST /detokenize, as DecodeTokenize does.
+// DecodeDetokenize decodes the body of POST /detokenize, as DecodeTokenize does.
 func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
 	d := &decoder{req: &api.Request{}}
 	var tokens []kv.Token
@@ -99,7 +98,7 @@ func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
 	return &DetokenizeRequest{Model: d.req.Model, Tokens: tokens}, d.checkModel()
 }
 
-// whole reads body, which must be one object, and has visit read what is not null.
+// readObject reads body, which must be one object. It calls visit for each member which is not null.
 func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
 	if d.Reader, err = strictjson.NewReader(body); err != nil {
 		return err
@@ -127,13 +126,11 @@ func (d *decoder) checkModel() error {
 type Tokenized struct {
 	Tokens        []kv.Token
 	ContextLength int // of the model, in tokens
-	// Text, if not nil, appends what a token stands for; it need not be whole
-	// characters.
+	// Text, if not nil, appends the text of a token, which may end within a character.
 	Text func(dst []byte, t kv.Token) []byte
 }
 
-// AppendTokenized appends the answer as JSON. Bytes of a token that are no UTF-8
-// become U+FFFD.
+// AppendTokenized appends the answer as JSON. Invalid UTF-8 of a token becomes U+FFFD.
 func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = append(dst, `{"count":`...)
 	dst = strconv.AppendInt(dst, int64(len(a.Tokens)), 10)

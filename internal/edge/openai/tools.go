@@ -13,22 +13,22 @@ const (
 	maxToolName = 96 // bytes; OpenAI's bound is 64, other servers' more
 )
 
-// declared is an element of tools: what it says, and its text, a part of the body.
-// Members that nobody defines stay in the text, which is what templates print.
+// toolDeclaration is an element of tools: its decoded members, and its text, a slice of the body. The text
+// keeps unknown members, since templates print it.
 type declared struct {
 	name       string
 	parameters []byte
 	text       []byte
 }
 
-// toolChoice is tool_choice, judged when the tools are known too.
+// toolChoice is tool_choice. It is validated after the tools are known.
 type toolChoice struct {
 	api.ToolChoice
-	subset  bool // the model may call what is in allowed, and nothing else
+	subset  bool // the model may call only the tools in allowed
 	allowed []string
 }
 
-// toolList reads tools.
+// readTools reads tools.
 func (d *decoder) toolList() (err error) {
 	byName := map[string]int{}
 	d.toolsText, err = d.Capture(func() error {
@@ -77,7 +77,7 @@ func (d *decoder) tool() (t declared, err error) {
 	return t, nil
 }
 
-// function reads the declaration of a function.
+// readFunction reads the declaration of a function.
 func (d *decoder) function(t *declared) error {
 	return d.Object(func(key string) error {
 		if none, err := d.Null(); none || err != nil {
@@ -108,7 +108,7 @@ func (d *decoder) toolName(dst *string) error {
 	return nil
 }
 
-// parameters reads the schema of a function's arguments, which are an object.
+// readParameters reads the schema of a function's arguments, which must be an object.
 func (d *decoder) parameters(dst *[]byte) (err error) {
 	*dst, err = d.Capture(func() error {
 		return d.Object(func(key string) error {
@@ -125,7 +125,7 @@ func (d *decoder) parameters(dst *[]byte) (err error) {
 	return err
 }
 
-// toolChoice reads tool_choice.
+// readToolChoice reads tool_choice.
 func (d *decoder) toolChoice() error {
 	const want = "none, auto, required or an object that names a function"
 	c := &d.choice
@@ -180,7 +180,7 @@ func (d *decoder) toolChoice() error {
 	return d.Refuse("must have a 'type' of function or allowed_tools, and what goes with it")
 }
 
-// named reads an object with the name of a function.
+// readFunctionName reads an object with the name of a function.
 func (d *decoder) named(dst *string) error {
 	return d.Object(func(key string) error {
 		if key == "name" {
@@ -190,7 +190,7 @@ func (d *decoder) named(dst *string) error {
 	})
 }
 
-// allowedTools reads the choice among some of the tools.
+// readAllowedTools reads a choice restricted to some of the tools.
 func (d *decoder) allowedTools() error {
 	var mode string
 	err := d.Object(func(key string) error {
@@ -244,12 +244,11 @@ func (d *decoder) allowedTool(i int) error {
 	return nil
 }
 
-// checkTools puts the tools and the choice among them into the request.
+// checkTools sets the tools and the tool choice of the request.
 //
-// A choice of allowed tools leaves the others out of the request altogether: what
-// the model is not told of it does not call. OpenAI tells it of all and has its
-// decoder hold back, so that the prompt stays the same; here a changed choice is
-// a changed prompt, which costs the reuse of its cache and nothing else.
+// It removes tools which the choice does not allow from the request: the model cannot call a tool of which
+// its prompt says nothing. OpenAI keeps all tools in the prompt and restricts decoding, so that the prompt
+// stays the same. Here a changed choice changes the prompt, which costs only the reuse of its cache.
 func (d *decoder) checkTools() error {
 	q, c := d.req, &d.choice
 	if len(d.tools) == 0 {
@@ -279,7 +278,7 @@ func (d *decoder) checkTools() error {
 	return nil
 }
 
-// keepAllowed drops the tools that the choice does not allow.
+// keepAllowedTools removes the tools which the choice does not allow.
 func (d *decoder) keepAllowed() error {
 	const param = "tool_choice.allowed_tools.tools"
 	allowed := make(map[string]bool, len(d.choice.allowed))

@@ -5,9 +5,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// unused reads the fields that the field's servers define and this one does not
-// act on: accepted where ignoring them cannot change the answer, refused by name
-// where it would.
+// readUnusedField reads the fields which other servers define and this one does not implement. It accepts a
+// field if ignoring it cannot change the answer, and else refuses it by name.
 func (d *decoder) unused(key string) (known bool, err error) {
 	switch key {
 	case "store":
@@ -18,13 +17,13 @@ func (d *decoder) unused(key string) (known bool, err error) {
 		"guided_decoding_backend":
 		_, err := d.String()
 		return true, err
-	case "verbosity": // a hint how long the answer should be
+	case "verbosity": // a hint for the length of the answer
 		return true, d.verbosity()
 	case "prediction": // a hint for speed
 		return true, d.Skip()
-	case "prompt_cache_options": // hints too: what can be reused is found by itself
+	case "prompt_cache_options": // hints too: the prefix cache needs none
 		return true, d.Object(func(string) error { return d.Skip() })
-	case "priority", "stream_interval": // of how many tokens an event should be: those that came together are one
+	case "priority", "stream_interval": // stream_interval is the number of tokens per event: here tokens which arrive together share one
 		_, err := d.Int()
 		return true, err
 	case "length_penalty": // of beam search
@@ -52,8 +51,8 @@ func (d *decoder) unused(key string) (known bool, err error) {
 	return false, nil
 }
 
-// Why fields are refused. OpenAI's older names of tools are not offered, since
-// clients that use them read calls in another form.
+// Reasons for refused fields. OpenAI's older fields for tools are refused, because clients which use them
+// expect another form of tool calls in the answer.
 const (
 	notSupported  = "is not supported by this server: leave it out"
 	nowTools      = "is not supported by this server: use 'tools'"
@@ -61,20 +60,19 @@ const (
 	nowToolChoice = "is not supported by this server: use 'tool_choice'"
 )
 
-// notSupported refuses the value being read: ignoring it would change the answer.
-// The status is 400 and not 501, which clients take for a server's trouble and
-// try again.
+// refuseUnsupported refuses the value being read: ignoring it would change the answer. The status is 400 and
+// not 501, which clients would treat as a server error and retry.
 func (d *decoder) notSupported() error {
 	return d.Refuse(notSupported)
 }
 
-// either reads a boolean that does not matter.
+// readIgnoredBool reads a boolean which has no effect.
 func (d *decoder) either() error {
 	_, err := d.Bool()
 	return err
 }
 
-// only reads a boolean that must be ok.
+// requireBool reads a boolean which must equal ok.
 func (d *decoder) only(ok bool) error {
 	b, err := d.Bool()
 	if err == nil && b != ok {
@@ -83,7 +81,7 @@ func (d *decoder) only(ok bool) error {
 	return err
 }
 
-// usual reads a string that must be the one that asks for what happens anyway.
+// requireString reads a string which must equal ok, the value for the only supported behavior.
 func (d *decoder) usual(ok string) error {
 	s, err := d.String()
 	if err == nil && s != ok {
@@ -92,7 +90,7 @@ func (d *decoder) usual(ok string) error {
 	return err
 }
 
-// verbosity reads how long the answer should be.
+// readVerbosity reads the requested length of the answer.
 func (d *decoder) verbosity() error {
 	s, err := d.String()
 	if err != nil {
@@ -105,12 +103,13 @@ func (d *decoder) verbosity() error {
 	return d.Refuse("must be one of low, medium and high")
 }
 
-// noMembers reads an object that must be empty.
+// requireEmptyObject reads an object which must be empty.
 func (d *decoder) noMembers() error {
 	return d.Object(func(string) error { return d.RefuseParent(notSupported) })
 }
 
-// noChoice accepts what means no tool where there are none, and refuses the rest.
+// requireNoToolChoice reads a value which must be "none" or "auto", the values without effect if there are no
+// tools.
 func (d *decoder) noChoice(why string) error {
 	if d.Kind() != strictjson.StringKind {
 		return d.Refuse("%s", why)

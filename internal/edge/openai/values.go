@@ -16,7 +16,7 @@ const (
 	maxSalt    = 1024 // bytes
 )
 
-// repetition reads repetition_penalty: a factor in (0, 2].
+// readRepetitionPenalty reads repetition_penalty: a factor in (0, 2].
 func (d *decoder) repetition() error {
 	if err := d.Number(&d.req.RepetitionPenalty, 0, 2); err != nil {
 		return err
@@ -27,8 +27,8 @@ func (d *decoder) repetition() error {
 	return nil
 }
 
-// push appends v to a list that clients can make long: it doubles where append
-// would copy the list four times as often.
+// appendDoubling appends v to a list which clients can make long. It doubles the capacity, where append would
+// copy the list four times as often.
 func push[T any](list []T, v T) []T {
 	if len(list) == cap(list) {
 		grown := make([]T, len(list), max(8, 2*len(list)))
@@ -38,7 +38,7 @@ func push[T any](list []T, v T) []T {
 	return append(list, v)
 }
 
-// token reads a token id.
+// readToken reads a token id.
 func (d *decoder) token() (kv.Token, error) {
 	n, err := d.Int()
 	if err != nil {
@@ -50,7 +50,7 @@ func (d *decoder) token() (kv.Token, error) {
 	return kv.Token(n), nil
 }
 
-// tokens reads an array of token ids; it may be empty, but is not nil then.
+// readTokens reads an array of token ids. The result is not nil, even if it is empty.
 func (d *decoder) tokens(dst *[]kv.Token) error {
 	*dst = []kv.Token{}
 	return d.Array("an array of token ids", func(int) error {
@@ -60,7 +60,7 @@ func (d *decoder) tokens(dst *[]kv.Token) error {
 	})
 }
 
-// stop reads one stop string, several or none, or an array of stop token ids.
+// readStop reads a stop string, or an array of stop strings and stop token ids.
 func (d *decoder) stop() error {
 	switch d.Kind() {
 	case strictjson.StringKind:
@@ -94,7 +94,7 @@ func (d *decoder) stopString() error {
 	return nil
 }
 
-// bias reads logit_bias: an object from token ids to numbers.
+// readLogitBias reads logit_bias: an object from token ids to numbers.
 func (d *decoder) bias() error {
 	err := d.Object(func(key string) error {
 		id, err := strconv.ParseUint(key, 10, 32)
@@ -131,8 +131,8 @@ func (d *decoder) salt(dst *string) error {
 	return nil
 }
 
-// prompts reads a string, an array of strings, an array of token ids, or an
-// array of arrays of token ids: at most so many prompts.
+// readPrompts reads at most most prompts: a string, an array of strings, an array of token ids, or an array
+// of arrays of token ids.
 func (d *decoder) prompts(most int) error {
 	const want = "a string, an array of strings, an array of token ids or an array of such arrays"
 	q := d.req

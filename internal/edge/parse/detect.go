@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Model is what can be known of how a model writes before it does.
+// ModelHints is what is known of a model's output format before it runs.
 type Model struct {
 	Name     string // of the checkpoint
 	Template string // its chat template; may be ""
@@ -14,23 +14,22 @@ type Model struct {
 	HasToken func(string) bool
 }
 
-// Detection is what Detect found.
+// Detection is the result of DetectFormat.
 type Detection struct {
-	// Tools and Reasoning are a format and a style for Config; "" where nothing tells.
+	// Tools and Reasoning are a format and a style for Config; "" if there is no evidence.
 	Tools, Reasoning string
-	// Doubt says why Tools is "" though the model seems to write calls; else "".
+	// Doubt says why Tools is "" although the model seems to write tool calls; else "".
 	Doubt string
 }
 
-// evidence is markers that tell a format or a style if all of them are found.
+// markerEvidence is a set of markers which identify a format or a style if all of them are found.
 type evidence struct {
-	name    string // "" is a format that is not read here
+	name    string // "" is an unsupported format
 	markers []string
 }
 
-// templateEvidence is what templates tell. The first that holds decides; markers that
-// others contain come behind them, and formats that are not read before those that
-// share a marker with them.
+// templateEvidence applies to chat templates. The first match decides. Markers which contain others therefore
+// come first, and an unsupported format comes before supported ones which share a marker with it.
 var templateEvidence = []evidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"", []string{"<tool_sep>"}},
@@ -66,7 +65,7 @@ var templateEvidence = []evidence{
 	{"granite", []string{"<|tool_call|>", "<|start_of_role|>"}},
 }
 
-// tokenEvidence is what vocabularies tell: markers of one format only.
+// tokenEvidence applies to vocabularies: markers of one format only.
 var tokenEvidence = []evidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"deepseek_v3", []string{"<｜tool▁calls▁begin｜>"}},
@@ -81,15 +80,15 @@ var tokenEvidence = []evidence{
 	{"pythonic", []string{"<|python_start|>"}},
 }
 
-// shared are markers of several formats, of which the name may tell the right one.
+// sharedMarkers are markers of several formats. The model's name may identify the right one.
 var shared = []string{
 	"｜DSML｜", "<tool_call>", "<tool_calls>", "<|tool_call|>", "<function_call>", "<function_calls>", "<TOOLCALL>", "<|python_tag|>",
 }
 
 type nameEvidence struct{ part, name string }
 
-// toolNames are parts of names of models, each of versions that write calls alike. A
-// family without its version tells nothing.
+// toolNames are parts of model names, each of versions with one tool call format. A family name without its
+// version is no evidence.
 var toolNames = []nameEvidence{
 	{"gpt-oss", "harmony"},
 	{"distill", ""},
@@ -168,11 +167,11 @@ var reasoningEvidence = []evidence{
 	{"qwen3", []string{"</think>"}},
 }
 
-// Detect finds out the format of m's calls and the style of its reasoning. The template
-// weighs most, since it shows the model how to write; then the vocabulary; then the
-// name. A format is found only if the evidence is its own: by a marker that several
-// share, only if the name tells one of them. Only a name tells that a model begins
-// inside reasoning without saying so; where the prompt is known, OpenAfter knows better.
+// DetectFormat detects the tool call format and the reasoning style of m. The template has the most weight,
+// since it shows the model how to write; then the vocabulary; then the name. Evidence counts only if it is
+// unique: a marker which several formats share counts only if the name identifies one of them. Only a name
+// shows that a model starts inside reasoning without a marker; if the prompt is known, StartAfter is more
+// reliable.
 func Detect(m Model) Detection {
 	name := strings.ToLower(m.Name)
 	written := func(s string) bool { return strings.Contains(m.Template, s) }
@@ -192,13 +191,13 @@ func Detect(m Model) Detection {
 	return d
 }
 
-// reads reports whether marker is one of the style's, which then tells nothing more.
+// styleHasMarker reports whether marker belongs to the style, and is no further evidence then.
 func reads(style, marker string) bool {
 	s, _ := findStyle(style)
 	return slices.Contains(s.open, marker) || slices.Contains(s.end, marker)
 }
 
-// detectTools returns the format of a model's calls, or why it is not sure.
+// detectTools returns the format of a model's tool calls, or why it is uncertain.
 func detectTools(name string, written, has func(string) bool) (tools, doubt string) {
 	named := byName(toolNames, name)
 	for _, source := range []struct {
@@ -211,7 +210,7 @@ func detectTools(name string, written, has func(string) bool) (tools, doubt stri
 		case e == nil:
 		case e.name == "":
 			return "", fmt.Sprintf("its %s has %s, the marker of a format that is not read here", source.of, e.markers[0])
-		case e.name == "qwen3_coder" && named == "mimo": // which writes values without lines
+		case e.name == "qwen3_coder" && named == "mimo": // it writes values without line breaks
 			return named, ""
 		default:
 			return e.name, ""
@@ -232,7 +231,7 @@ func detectTools(name string, written, has func(string) bool) (tools, doubt stri
 	return named, ""
 }
 
-// sharing returns the formats whose calls have marker.
+// formatsWithMarker returns the formats whose tool calls have marker.
 func sharing(marker string) []string {
 	var names []string
 	for _, f := range formats {
@@ -243,7 +242,7 @@ func sharing(marker string) []string {
 	return names
 }
 
-// first returns the first evidence all of whose markers are found, or nil.
+// firstMatching returns the first evidence with all markers found, or nil.
 func first(es []evidence, holds func(string) bool) *evidence {
 	for i := range es {
 		if !slices.ContainsFunc(es[i].markers, func(m string) bool { return !holds(m) }) {
@@ -253,7 +252,7 @@ func first(es []evidence, holds func(string) bool) *evidence {
 	return nil
 }
 
-// byName returns what the first part that name has tells.
+// matchName returns the result for the first part which name contains.
 func byName(es []nameEvidence, name string) string {
 	for _, e := range es {
 		if strings.Contains(name, e.part) {

@@ -70,7 +70,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// TestDetectDoubts: a format that is not sure is not chosen, and what was found is said.
+// TestDetectDoubts: an uncertain format is not chosen, and the evidence is reported.
 func TestDetectDoubts(t *testing.T) {
 	tokens := func(tokens ...string) func(string) bool {
 		return func(s string) bool { return slices.Contains(tokens, s) }
@@ -99,7 +99,7 @@ func TestDetectDoubts(t *testing.T) {
 	}
 }
 
-// TestEvidenceNamesFormats says that what Detect returns is what New takes.
+// TestEvidenceNamesFormats: the results of DetectFormat are accepted by CompileGrammar.
 func TestEvidenceNamesFormats(t *testing.T) {
 	for _, es := range [][]evidence{templateEvidence, tokenEvidence} {
 		for _, e := range es {
@@ -125,8 +125,8 @@ func TestEvidenceNamesFormats(t *testing.T) {
 	}
 }
 
-// TestNamesOfServers: the names that vLLM 0.33 and SGLang 0.5.23 register are accepted
-// where their format is read here.
+// TestNamesOfServers: the names registered by vLLM 0.33 and SGLang 0.5.23 are accepted if their format is
+// supported.
 func TestNamesOfServers(t *testing.T) {
 	for format, names := range map[string]string{
 		"hermes": "hermes qwen qwen25 qwen3_json granite4", "llama3_json": "llama3_json llama4_json llama3", "pythonic": "pythonic llama4_pythonic",
@@ -182,7 +182,7 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestDocument: operators find every name in the document, and none that is not.
+// TestDocument: the document lists exactly the supported names.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/parsers.md")
 	if err != nil {
@@ -210,7 +210,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestMarkup: parsers are shown the special tokens that they read, and no others.
+// TestMarkup: IsMarkup accepts the special tokens which parsers read, and no others.
 func TestMarkup(t *testing.T) {
 	for _, f := range formats {
 		g, err := Compile(Config{Tools: f.names[0], Reasoning: map[bool]string{true: "gpt_oss", false: "qwen3"}[f.harmony]})

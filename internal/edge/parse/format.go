@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// format is a way to write calls.
+// toolFormat is a format of tool calls.
 type format struct {
-	names     []string // the first is ours, the others what engines call it
-	open      []string // markers that begin calls; open's arg is the place here
-	bare      []string // what begins calls where content begins; open's arg is negative
-	drop      []string // tokens that say nothing
+	names     []string // the first is ours, engines use the others
+	open      []string // markers which start calls; the arg of open is the index here
+	bare      []string // what starts calls where content starts; the arg of open is negative
+	drop      []string // tokens without meaning
 	separator string   // bytes between bare calls
 	machine   func() opener
 	shortIDs  bool
 	harmony   bool
 }
 
-// formats is the table. Names other than the first are those that vLLM, SGLang
-// and their users write.
+// formats is the table. Names other than the first are those used by vLLM, SGLang and their users.
 var formats = []format{
 	{
 		names: []string{"hermes", "qwen", "qwen25", "qwen2.5", "qwen3_json", "granite4"}, open: []string{"<tool_call>"},
@@ -96,15 +95,15 @@ var formats = []format{
 	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() opener { return newGemma(`<|"|>`, "<tool_call|>") }},
 }
 
-// style is a way to mark reasoning.
+// reasoningStyle is a way to mark reasoning.
 type style struct {
 	names     []string
 	open, end []string
-	label     string // that may follow open and is no part of the reasoning
-	forced    bool   // the template opens it, or the model does without a marker
-	anywhere  bool   // the markers are tokens that cannot be typed
+	label     string // may follow open; not part of the reasoning
+	forced    bool   // the template opens it, or the model starts inside it without a marker
+	anywhere  bool   // the markers are tokens which users cannot type
 	harmony   bool
-	// answer and answerEnd may stand around the content behind reasoning.
+	// answer and answerEnd may surround the content after reasoning.
 	answer, answerEnd string
 }
 
@@ -146,7 +145,7 @@ var styles = []style{
 	{names: []string{"seed_oss"}, open: []string{"<seed:think>"}, end: []string{"</seed:think>"}, forced: true},
 }
 
-// Formats lists the names that Config.Tools may have, those of ours only.
+// Formats lists our names among the values of Config.Tools.
 func Formats() []string {
 	var names []string
 	for _, f := range formats {
@@ -155,7 +154,7 @@ func Formats() []string {
 	return names
 }
 
-// Styles lists the names that Config.Reasoning may have, those of ours only.
+// Styles lists our names among the values of Config.Reasoning.
 func Styles() []string {
 	var names []string
 	for _, s := range styles {
@@ -182,8 +181,8 @@ func findStyle(name string) (style, bool) {
 	return style{}, name == ""
 }
 
-// Continued says where the rest of an answer begins whose beginning is text: inside
-// reasoning if the last of the style's markers in it opens some, else amid content.
+// ContinuedStart returns the start state for the rest of an answer which begins with text: StartOpen if the
+// last marker of the style in text opens reasoning, else StartAmid.
 func Continued(reasoning, text string) Start {
 	s, _ := findStyle(reasoning)
 	if lastOf(s.open, text) > lastOf(s.end, text) {
@@ -192,7 +191,7 @@ func Continued(reasoning, text string) Start {
 	return StartAmid
 }
 
-// lastOf is where the last of the markers in text begins; -1 if there is none.
+// lastIndexOfAny returns the index of the last of the markers in text; -1 if there is none.
 func lastOf(markers []string, text string) int {
 	last := -1
 	for _, m := range markers {
@@ -201,9 +200,8 @@ func lastOf(markers []string, text string) int {
 	return last
 }
 
-// OpenAfter says whether an answer to prompt, as the model's template rendered
-// it, begins inside reasoning: whether the last marker of the reasoning style
-// behind the last other text opens it.
+// StartAfter returns the start state of an answer to prompt, as rendered by the model's template. It looks
+// for a marker of the reasoning style at the end of the prompt, ignoring white space.
 func OpenAfter(reasoning, prompt string) Start {
 	s, _ := findStyle(reasoning)
 	prompt = strings.TrimRight(prompt, " \n\r\t")

@@ -2,8 +2,7 @@ package parse
 
 import "strings"
 
-// gemma reads call:NAME{key:value,…} between markers, where a token quotes
-// strings and keys have no quotes.
+// gemmaMachine reads call:NAME{key:value,…} between markers. A token quotes strings; keys have no quotes.
 type gemma struct {
 	header, body set
 	phase        gemmaPhase
@@ -11,9 +10,14 @@ type gemma struct {
 	l            python
 	out          []byte
 	types        map[string]typeMask // of the parameters
-	key          string              // of the value that is read
+	key          string              // of the current value
 }
 
+// gemmaPhase is the state of a gemmaMachine:
+//
+//	gemmaHeader  reads the word call and the name, up to {
+//	gemmaBody    reads the arguments
+//	gemmaPast    after a call
 type gemmaPhase uint8
 
 const (
@@ -46,7 +50,7 @@ func (g *gemma) char(p *Parser, c byte) {
 			}
 			return
 		}
-		// Some checkpoints leave out the word before the colon.
+		// Some checkpoints omit the word before the colon.
 		word, name, ok := strings.Cut(string(g.buf), ":")
 		word, name = strings.TrimSpace(word), strings.TrimSpace(name)
 		if !ok || word != "" && word != "call" || name == "" {
@@ -74,8 +78,7 @@ func (g *gemma) char(p *Parser, c byte) {
 	}
 }
 
-// step reads c of the body. A value without quotes has the type that the schema gives
-// its parameter.
+// rewriteByte reads a byte of the body. A value without quotes gets the type of its parameter in the schema.
 func (g *gemma) step(dst []byte, c byte) []byte {
 	if g.l.depth != 1 || g.l.quote != 0 {
 		return g.l.step(dst, c)

@@ -2,22 +2,27 @@ package parse
 
 import "strings"
 
-// harmony reads the channels of gpt-oss. A message is a header and a body:
+// harmonyMachine reads the channels of gpt-oss. A message is a header and a body:
 //
 //	<|start|>assistant<|channel|>analysis<|message|>…<|end|>
 //	<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 //	<|start|>assistant<|channel|>final<|message|>…<|return|>
 //
-// analysis is reasoning; a recipient makes a call, whatever the channel; all
-// else is content. Text outside of messages is content too.
+// The channel analysis is reasoning. A recipient makes a tool call in any channel. Everything else is
+// content, including text outside of messages.
 type harmony struct {
-	calls bool // recipients make calls, else content
+	calls bool // recipients make calls; otherwise they are content
 	phase harmonyPhase
 	kind  Kind // of the body
 	buf   []byte
 	wrote bool
 }
 
+// harmonyPhase is the state of a harmonyMachine:
+//
+//	harmonyIdle    outside of messages
+//	harmonyHeader  reads a header
+//	harmonyBody    reads a body
 type harmonyPhase uint8
 
 const (
@@ -67,7 +72,7 @@ func (h *harmony) char(p *Parser, c byte) {
 			p.emit(h.kind, c)
 			return
 		}
-		if isSpace(c) { // around the arguments it says nothing
+		if isSpace(c) { // around the arguments it has no meaning
 			if h.wrote {
 				if p.space = append(p.space, c); len(p.space) > maxSpace {
 					h.end(p)
@@ -98,7 +103,7 @@ func (h *harmony) marker(p *Parser, l literal) {
 	}
 }
 
-// message reads the header that is complete and begins the body.
+// beginMessage parses the complete header and begins the body.
 func (h *harmony) message(p *Parser) {
 	header := string(h.buf)
 	if h.phase == harmonyIdle {
@@ -124,7 +129,7 @@ func (h *harmony) message(p *Parser) {
 	}
 }
 
-// finish ends the call that is open, if one is.
+// finishCall ends the open call, if there is one.
 func (h *harmony) finish(p *Parser) {
 	if h.phase == harmonyBody && h.kind == Arguments {
 		if !h.wrote {
@@ -135,7 +140,7 @@ func (h *harmony) finish(p *Parser) {
 	p.space = p.space[:0]
 }
 
-// end says the white space inside of the arguments.
+// endText emits the white space within the arguments.
 func (h *harmony) end(p *Parser) {
 	p.emit(Arguments, p.space...)
 	p.space = p.space[:0]

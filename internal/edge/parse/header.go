@@ -2,7 +2,7 @@ package parse
 
 import "strings"
 
-// The markers of headed.
+// The markers of headerMachine.
 const (
 	actSection = actFormat + iota
 	actBegin
@@ -11,15 +11,15 @@ const (
 	actSectionEnd
 )
 
-// headed reads calls whose name stands in a header before their arguments:
+// headerMachine reads tool calls with the name in a header before the arguments:
 //
 //	section begin ( call begin, header, separator, arguments, call end )* section end
 //
-// The markers are tokens that text cannot contain, so they count everywhere.
+// The markers are tokens which text cannot contain, so they count everywhere.
 type headed struct {
 	between, header, body set
-	// name takes the name and the id from a header. ok is false if the name
-	// stands on a line behind the separator.
+	// name parses the name and the id from a header. ok is false if the name is on a line after the
+	// separator.
 	name func(header string) (name, id string, ok bool)
 
 	phase headedPhase
@@ -29,20 +29,30 @@ type headed struct {
 	wrote bool
 }
 
+// headedPhase is the state of a headerMachine:
+//
+//	wantCall       before a call marker
+//	inHeader       reads the header, up to the separator
+//	wantBody       DeepSeek: before the arguments, or a line with the name
+//	inLine         reads the line with the name
+//	wantFence      between that line and the arguments
+//	wantArguments  before the arguments
+//	inBody         reads the arguments
+//	pastBody       after the arguments
 type headedPhase uint8
 
 const (
 	wantCall headedPhase = iota
 	inHeader
-	wantBody // DeepSeek: the arguments, or a line with the name
+	wantBody
 	inLine
-	wantFence // what stands between the line and the arguments
+	wantFence
 	wantArguments
 	inBody
 	pastBody
 )
 
-// newHeaded makes the machine; the markers are in the order of the text.
+// newHeaderMachine returns a machine; its markers are given in the order of the text.
 func newHeaded(name func(string) (string, string, bool), section, begin, separator, end, sectionEnd string) *headed {
 	b, e, se := literal{begin, actBegin, 0}, literal{end, actEnd, 0}, literal{sectionEnd, actSectionEnd, 0}
 	return &headed{
@@ -53,7 +63,7 @@ func newHeaded(name func(string) (string, string, bool), section, begin, separat
 	}
 }
 
-// open begins behind the section's marker (arg 0) or a call's (arg 1).
+// openCalls starts after the section's marker (arg 0) or a call's (arg 1).
 func (h *headed) open(p *Parser, arg int) {
 	p.mach = h
 	h.to(p, wantCall)
@@ -82,7 +92,7 @@ func (h *headed) char(p *Parser, c byte) {
 		case isSpace(c):
 		case !p.tentative || p.unclosed:
 			p.stray(c)
-		default: // between a section's marker and its first call: no content if the call comes
+		default: // between a section's marker and its first call: not content if the call follows
 			if h.buf = append(h.buf, c); len(h.buf) > maxName {
 				p.giveUp()
 			}
@@ -134,7 +144,7 @@ func (h *headed) char(p *Parser, c byte) {
 	}
 }
 
-// begin begins the call, and reports whether it did.
+// beginCall begins the call and reports whether it did.
 func (h *headed) begin(p *Parser, name, id string) bool {
 	h.wrote = false
 	h.began = p.call(name, id)
@@ -185,8 +195,7 @@ func (h *headed) marker(p *Parser, l literal) {
 	}
 }
 
-// end ends a call whose arguments are complete: some models leave out the markers
-// behind the last one.
+// endText ends a call with complete arguments: some models omit the markers after the last one.
 func (h *headed) end(p *Parser) {
 	if h.began && h.phase == pastBody {
 		p.finish()
@@ -195,7 +204,7 @@ func (h *headed) end(p *Parser) {
 
 func (h *headed) sets() []*set { return []*set{&h.between, &h.header, &h.body} }
 
-// kimiName reads "functions.NAME:INDEX", which is also the id.
+// parseKimiHeader parses "functions.NAME:INDEX", which is also the id.
 func kimiName(header string) (name, id string, ok bool) {
 	name = strings.TrimPrefix(header, "functions.")
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
@@ -204,5 +213,5 @@ func kimiName(header string) (name, id string, ok bool) {
 	return name, header, true
 }
 
-// deepseekName reads the name, or the type of the tool, whose name then follows.
+// parseDeepSeekHeader returns the name, or the type of the tool, which the name follows.
 func deepseekName(header string) (name, id string, ok bool) { return header, "", false }

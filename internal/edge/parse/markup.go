@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Markup reports whether text, that of a special token, is a marker or a part of
-// one: parsers must see it. Other special tokens are no part of an answer.
+// IsMarkup reports whether text, the text of a special token, is a marker or part of one, which the parser
+// must receive. Other special tokens are not part of an answer.
 func (g *Grammar) Markup(text string) bool {
 	for _, m := range g.markup {
 		if strings.Contains(m, text) {
@@ -16,8 +16,7 @@ func (g *Grammar) Markup(text string) bool {
 	return false
 }
 
-// TokenMarkers returns the markers that count in some states only where PushToken reads
-// them.
+// TokenMarkers returns the markers which count in some states only if PushToken reads them.
 func (g *Grammar) TokenMarkers() []string {
 	var markers []string
 	for _, l := range slices.Concat(g.think.literals, g.mid.literals) {
@@ -28,8 +27,8 @@ func (g *Grammar) TokenMarkers() []string {
 	return markers
 }
 
-// collect notes the markers that Markup knows. The brackets and commas of bare
-// calls are none of them: those are text.
+// collectMarkup collects the markers for IsMarkup. It leaves out the brackets and commas of bare calls, which
+// are text.
 func (g *Grammar) collect(f *format, s *style) {
 	var sets []*set
 	if g.harmony {

@@ -2,9 +2,8 @@ package parse
 
 import "strings"
 
-// mistral reads what follows [TOOL_CALLS]: an array of call objects, or, in the
-// newer form, NAME[CALL_ID]ID[ARGS]{…} once for each marker, ID and [ARGS] being
-// optional.
+// mistralMachine reads what follows [TOOL_CALLS]: an array of call objects, or in the newer form
+// NAME[CALL_ID]ID[ARGS]{…} once for each marker, where ID and [ARGS] are optional.
 type mistral struct {
 	objects *objects
 	header  set
@@ -14,6 +13,13 @@ type mistral struct {
 	v       value
 }
 
+// mistralPhase is the state of a mistralMachine:
+//
+//	mistralStart  after the marker
+//	mistralName   reads the name
+//	mistralID     reads the id
+//	mistralWant   before the arguments
+//	mistralBody   reads the arguments
 type mistralPhase uint8
 
 const (
@@ -84,7 +90,7 @@ func (m *mistral) char(p *Parser, c byte) {
 	}
 }
 
-// begin begins the call that the header names, and reports whether it did.
+// beginCall begins the call of the header and reports whether it did.
 func (m *mistral) begin(p *Parser) bool {
 	text := strings.TrimSpace(string(m.buf))
 	name, id := m.name, text

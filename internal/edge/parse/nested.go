@@ -5,45 +5,51 @@ import (
 	"strings"
 )
 
-// tagPrefix stands before every tag of MiniMax M3's calls.
+// tagPrefix precedes every tag of MiniMax M3's calls.
 const tagPrefix = "]<]minimax[>["
 
-// maxDepth bounds how deep parameters nest; tags below that are text.
+// maxDepth bounds the nesting of parameters; deeper tags are text.
 const maxDepth = 128
 
-// nested reads calls whose parameters are elements that may nest. All tags have
-// tagPrefix:
+// nestedMachine reads tool calls whose parameters are elements which may nest. All tags have tagPrefix:
 //
 //	<tool_call> ( <invoke name="f"> ( <key>value</key> )* </invoke> )* </tool_call>
 //
-// A parameter that is a string goes out as it comes. Any other is held until it is
-// complete and another name follows, since a name that is repeated is one array.
+// A string parameter is emitted as it arrives. Any other is held until it is complete and another name
+// follows, since repeated names form one array.
 type nested struct {
 	prefix set
 	phase  nestedPhase
-	within nestedPhase // where the tag stands
-	tag    []byte      // what follows the prefix
+	within nestedPhase // the phase before the tag
+	tag    []byte      // with the prefix
 	called bool        // the section has had a call
 
 	args   *schema // of the function; may be nil
 	params int
 	key    string   // of the open parameter
-	inner  []string // the elements that are open inside of it
+	inner  []string // the open elements inside it
 	raw    []byte   // its text, held
 
 	name    string // of the parameters in pending
 	pending []*element
-	size    int // of the text that pending is made of
+	size    int // of the text of pending
 }
 
+// nestedPhase is the state of a nestedMachine:
+//
+//	nestedSection  outside of calls
+//	nestedTag      reads what follows tagPrefix
+//	nestedBody     between the parameters of a call
+//	nestedText     reads a string parameter
+//	nestedValue    reads a parameter which must be complete before it is emitted
 type nestedPhase uint8
 
 const (
 	nestedSection nestedPhase = iota
 	nestedTag
-	nestedBody  // of a call
-	nestedText  // a parameter that is a string
-	nestedValue // a parameter that must be seen whole
+	nestedBody
+	nestedText
+	nestedValue
 )
 
 const actPrefix = actFormat
@@ -60,7 +66,7 @@ func (n *nested) open(p *Parser, _ int) {
 func (n *nested) sets() []*set { return []*set{&n.prefix} }
 
 func (n *nested) marker(p *Parser, l literal) {
-	if n.phase == nestedTag { // that prefix began none
+	if n.phase == nestedTag { // the previous prefix started no tag
 		n.text(p, n.within, n.tag)
 	} else {
 		n.within = n.phase
@@ -95,11 +101,11 @@ func (n *nested) char(p *Parser, c byte) {
 	}
 }
 
-// text reads what looked like a tag and is none, where ph says.
+// readFailedTag handles bytes which looked like a tag and are none, in phase ph.
 func (n *nested) text(p *Parser, ph nestedPhase, b []byte) {
 	switch ph {
 	case nestedSection:
-		p.giveUp() // b is part of what was supposed
+		p.giveUp() // the held markup contains b
 	case nestedText:
 		q := appendQuoted(nil, b)
 		p.emit(Arguments, q[1:len(q)-1]...)
@@ -108,7 +114,7 @@ func (n *nested) text(p *Parser, ph nestedPhase, b []byte) {
 	}
 }
 
-// endTag reads a whole tag.
+// readTag handles a complete tag.
 func (n *nested) endTag(p *Parser, tag string) {
 	switch n.phase {
 	case nestedSection:
@@ -136,7 +142,7 @@ func (n *nested) endTag(p *Parser, tag string) {
 	}
 }
 
-// sectionTag reads a tag outside of calls.
+// readSectionTag handles a tag outside of calls.
 func (n *nested) sectionTag(p *Parser, tag string) {
 	header, ok := strings.CutPrefix(tag, "invoke name=")
 	name, _ := attribute([]byte(header))
@@ -145,7 +151,7 @@ func (n *nested) sectionTag(p *Parser, tag string) {
 		if p.call(name, "") {
 			n.phase, n.called, n.args, n.params = nestedBody, true, p.schemas[name], 0
 		}
-	case tag == "tool_call": // again
+	case tag == "tool_call": // repeated
 	case tag == "/tool_call" && n.called:
 		p.tentative, p.raw = false, p.raw[:0]
 		p.leave()
@@ -154,7 +160,7 @@ func (n *nested) sectionTag(p *Parser, tag string) {
 	}
 }
 
-// begin begins the parameter key.
+// beginParameter begins the parameter key.
 func (n *nested) begin(p *Parser, key string) {
 	n.key, n.raw, n.inner = key, n.raw[:0], n.inner[:0]
 	if key != n.name {
@@ -168,7 +174,7 @@ func (n *nested) begin(p *Parser, key string) {
 	}
 }
 
-// valueTag reads a tag inside a parameter that is held.
+// readValueTag handles a tag inside a held parameter.
 func (n *nested) valueTag(p *Parser, tag string) {
 	depth := len(n.inner)
 	switch {
@@ -188,7 +194,7 @@ func (n *nested) valueTag(p *Parser, tag string) {
 	}
 }
 
-// hold keeps text of the open parameter. What is too long to be held is a string.
+// holdText holds text of the open parameter. A parameter which is too long to hold becomes a string.
 func (n *nested) hold(p *Parser, text ...byte) {
 	if n.raw = append(n.raw, text...); len(n.raw) <= maxHeld {
 		return
@@ -200,10 +206,10 @@ func (n *nested) hold(p *Parser, text ...byte) {
 	n.phase, n.raw = nestedText, n.raw[:0]
 }
 
-// complete ends the parameter that is held.
+// completeParameter ends the held parameter.
 func (n *nested) complete(p *Parser) {
 	n.phase = nestedBody
-	size := len(n.raw) + 1 // one without a text is held too
+	size := len(n.raw) + 1 // an empty one is held too
 	if n.size += size; n.size > maxHeld {
 		n.flush(p)
 		n.size = size
@@ -211,7 +217,7 @@ func (n *nested) complete(p *Parser) {
 	n.name, n.pending = n.key, append(n.pending, parseElement(n.raw))
 }
 
-// flush writes the parameters that are pending.
+// flushPending emits the pending parameters.
 func (n *nested) flush(p *Parser) {
 	if len(n.pending) == 0 {
 		return
@@ -221,7 +227,7 @@ func (n *nested) flush(p *Parser) {
 	n.name, n.pending, n.size = "", nil, 0
 }
 
-// write writes the key of a parameter.
+// writeKey emits the key of a parameter.
 func (n *nested) write(p *Parser, key string) {
 	sep := byte(',')
 	if n.params == 0 {
@@ -231,7 +237,7 @@ func (n *nested) write(p *Parser, key string) {
 	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
 }
 
-// finish ends the call.
+// finishCall ends the call.
 func (n *nested) finish(p *Parser) {
 	n.flush(p)
 	if n.params == 0 {
@@ -242,7 +248,7 @@ func (n *nested) finish(p *Parser) {
 	n.phase = nestedSection
 }
 
-// end says as much of the arguments as there is.
+// endText emits the incomplete arguments.
 func (n *nested) end(p *Parser) {
 	if n.phase == nestedTag {
 		n.phase = n.within
@@ -259,15 +265,15 @@ func (n *nested) end(p *Parser) {
 	}
 }
 
-// element is a parameter or a part of one.
+// parameterElement is a parameter or a part of one.
 type element struct {
 	name     string
 	text     []byte
 	children []*element
 }
 
-// parseElement reads the text of a parameter. Tags that do not fit are text, and an
-// element that is not closed ends with the text.
+// parseElement parses the text of a parameter. Tags which do not match are text. An element which is not
+// closed ends with the text.
 func parseElement(raw []byte) *element {
 	open := []*element{{}}
 	for len(raw) > 0 {
@@ -293,7 +299,7 @@ func parseElement(raw []byte) *element {
 	return open[0]
 }
 
-// appendMember appends the value that elements of one name make.
+// appendMember appends the value of the elements of one name.
 func appendMember(dst []byte, es []*element, s *schema) []byte {
 	if len(es) == 1 {
 		return es[0].append(dst, s)
@@ -315,8 +321,8 @@ func appendItems(dst []byte, es []*element, s *schema) []byte {
 	return append(dst, ']')
 }
 
-// append appends e as JSON. Children are the items of an array if s says so, whatever
-// their names, and else the members of an object; text beside them is a member $text.
+// appendJSON appends e as JSON. Its children are the items of an array if s says so, whatever their names,
+// and else the members of an object. Additional text becomes a member $text.
 func (e *element) append(dst []byte, s *schema) []byte {
 	c, kind := s.container()
 	blank := len(bytes.TrimSpace(e.text)) == 0
@@ -325,7 +331,7 @@ func (e *element) append(dst []byte, s *schema) []byte {
 		return appendItems(dst, e.children, c.items)
 	case len(e.children) > 0:
 		return e.appendObject(dst, c, blank)
-	case blank && c != nil && s.mask()&typeString == 0: // templates write what is empty so
+	case blank && c != nil && s.mask()&typeString == 0: // templates write empty values like this
 		if kind == typeArray {
 			return append(dst, "[]"...)
 		}

@@ -2,10 +2,10 @@ package parse
 
 import "slices"
 
-// objects reads calls that are JSON objects, {"name": …, "arguments": …}, one
-// or more, in an array or not, between markers or bare.
+// objectMachine reads tool calls which are JSON objects, {"name": …, "arguments": …}: one or more, with or
+// without an array, between markers or bare.
 type objects struct {
-	section, inText set  // the markers between values, and inside of strings
+	section, inText set  // the markers between values, and inside strings
 	bare            bool // no marker proves that this is a call
 
 	phase  objectPhase
@@ -13,14 +13,26 @@ type objects struct {
 	level  int    // of {"function": {…}}
 	buf    []byte // a key, a name or an id, in quotes
 	key    string
-	early  []byte // arguments that came before the name
+	early  []byte // arguments before the name
 	v      value
-	esc    []byte // an escape inside of arguments that are a string
+	esc    []byte // an incomplete escape inside arguments which are a string
 	id     string
 	named  bool
 	argued bool
 }
 
+// objectPhase is the state of an objectMachine:
+//
+//	wantItem     before an object
+//	wantKey      before a key or the closing brace
+//	inKey        reads a key
+//	wantColon    after a key
+//	wantValue    before a value
+//	inString     reads a name or an id
+//	inArguments  reads arguments: an object or an array
+//	inEncoded    reads arguments which are a JSON string
+//	inOther      reads an ignored value
+//	afterValue   after a value
 type objectPhase uint8
 
 const (
@@ -29,20 +41,20 @@ const (
 	inKey
 	wantColon
 	wantValue
-	inString    // a name or an id
-	inArguments // an object or an array
-	inEncoded   // arguments as a string
-	inOther     // a value that says nothing to us
+	inString
+	inArguments
+	inEncoded
+	inOther
 	afterValue
 )
 
-// callKeys are the keys of a call before its name.
+// callKeys are the keys which a call may have before its name.
 var callKeys = []string{"name", "function", "id", "type", "arguments", "parameters", "args"}
 
 const actClose = actFormat
 
-// newObjects makes the machine for calls that end at one of the markers ends;
-// without any they end with the value.
+// newObjectMachine returns a machine for calls which end at one of the markers ends; without markers they end
+// with the value.
 func newObjects(ends ...string) *objects {
 	o := &objects{}
 	for _, m := range ends {
@@ -79,7 +91,7 @@ func (o *objects) char(p *Parser, c byte) {
 		}
 		if o.phase == inKey {
 			o.key, o.phase = unquoted(o.buf), wantColon
-			if (o.bare || p.unclosed) && !o.named && !slices.Contains(callKeys, o.key) { // an answer in JSON need not wait
+			if (o.bare || p.unclosed) && !o.named && !slices.Contains(callKeys, o.key) { // a JSON answer need not be held
 				p.giveUp()
 			}
 			return
@@ -146,7 +158,7 @@ func (o *objects) char(p *Parser, c byte) {
 	}
 }
 
-// look chooses the markers: none count inside of a string.
+// selectMarkers selects the markers for the current position: inside strings none count.
 func (o *objects) look(p *Parser) {
 	p.set = &o.section
 	if o.v.inside {
@@ -154,7 +166,7 @@ func (o *objects) look(p *Parser) {
 	}
 }
 
-// begin reads c where an object should begin.
+// beginItem reads c where an object should start.
 func (o *objects) begin(p *Parser, c byte) {
 	switch {
 	case c == '{':
@@ -175,7 +187,7 @@ func (o *objects) begin(p *Parser, c byte) {
 	}
 }
 
-// value reads the first byte of the value of o.key.
+// beginValue reads the first byte of the value of o.key.
 func (o *objects) value(p *Parser, c byte) {
 	o.v = value{}
 	o.v.step(c)
@@ -211,7 +223,7 @@ func (o *objects) value(p *Parser, c byte) {
 	}
 }
 
-// string takes a name or an id that is complete.
+// finishString handles a complete name or id.
 func (o *objects) string(p *Parser) {
 	s := unquoted(o.buf)
 	o.phase = afterValue
@@ -230,7 +242,7 @@ func (o *objects) string(p *Parser) {
 	}
 }
 
-// argue says a byte of the arguments, or keeps it until there is a name.
+// addArgumentByte emits a byte of the arguments, or keeps it until the name is known.
 func (o *objects) argue(p *Parser, c byte) {
 	if o.named {
 		p.emit(Arguments, c)
@@ -239,7 +251,7 @@ func (o *objects) argue(p *Parser, c byte) {
 	o.early = append(o.early, c)
 }
 
-// encoded reads arguments that are a string of JSON.
+// readEncodedByte reads a byte of arguments which are a JSON string.
 func (o *objects) encoded(p *Parser, c byte) {
 	if len(o.esc) == 0 && c != '\\' {
 		if c == '"' {
@@ -260,8 +272,8 @@ func (o *objects) encoded(p *Parser, c byte) {
 	o.esc = o.esc[:0]
 }
 
-// escapeDone reports whether b is a whole escape of JSON, with the second half
-// of a surrogate pair if there is one to come.
+// isCompleteEscape reports whether b is a complete JSON escape, including the second half of a surrogate pair
+// if one may follow.
 func escapeDone(b []byte) bool {
 	switch {
 	case len(b) < 2:
@@ -276,7 +288,7 @@ func escapeDone(b []byte) bool {
 	return len(b) >= 12 || len(b) == 7 && b[6] != '\\' || len(b) == 8 && b[7] != 'u'
 }
 
-// close reads the brace that ends an object.
+// closeObject reads the closing brace of an object.
 func (o *objects) close(p *Parser) {
 	if o.level--; o.level > 0 {
 		o.phase = afterValue
@@ -293,7 +305,7 @@ func (o *objects) close(p *Parser) {
 	}
 }
 
-// done ends the call that is open.
+// finishCall ends the open call.
 func (o *objects) done(p *Parser) {
 	if !o.argued {
 		p.emit(Arguments, '{', '}')
@@ -302,8 +314,7 @@ func (o *objects) done(p *Parser) {
 	o.named = false
 }
 
-// fail gives up at c: an object that has no name is no call; one that has ends
-// here.
+// abandonObject stops at c: an object without a name is not a call, and one with a name ends here.
 func (o *objects) fail(p *Parser, c byte) {
 	if o.named {
 		o.done(p)

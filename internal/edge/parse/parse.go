@@ -1,37 +1,32 @@
-// Package parse takes the text of a model apart: what it says, what it thinks,
-// and which functions it calls with what arguments.
+// Package parse splits the output of a model into content, reasoning and tool calls.
 //
-// There is one parser, and it is incremental: text comes in pieces of any size,
-// events go out, and a whole answer is the fold of its events, so that
-// a streamed answer and a whole one cannot differ. It reads byte by byte; what
-// it says depends on the bytes and never on where the pieces end. Work is linear
-// in the text, and what it holds back is bounded by maxHeld.
+// There is one parser, and it is incremental: it reads pieces of text of any size and emits events. A whole
+// answer is the fold of its events, so that a streamed answer and a whole one cannot differ. The parser reads
+// byte by byte; its output depends on the bytes and never on the boundaries of the pieces. Its work is linear
+// in the text, and maxHeld bounds what it holds back.
 //
-// The rules, for all formats:
+// The rules for all formats:
 //
-//   - Reasoning comes first. Its opening marker counts only before anything else
-//     was said, unless it is a token that cannot be typed.
-//   - A call ends reasoning that was never closed if its marker is a token, or is
-//     no single token of the vocabulary, and its header names a known function.
-//     Any other call markup inside reasoning is reasoning.
-//   - A call begins when its name is complete. Until then its markup is held;
-//     if it turns out to be no call, or the text ends, the markup is content,
-//     byte for byte.
-//   - Arguments given as JSON are passed on as they were written. If the text
-//     ends inside of them, so do they: nothing is repaired, and the call has no
-//     CallEnd.
-//   - Arguments given in another form become compact JSON. Parameters in XML
-//     have the type that the function's schema gives them; without one, a
-//     value that is JSON and no string is that value, and anything else a string.
-//   - White space next to markup is layout and dropped, but that of content before
-//     calls and reasoning is kept if content follows them.
-//   - An end marker of reasoning that never began is dropped before anything else was
-//     said, and amid content if it is a token or cannot be typed.
-//   - What is left of a call's frame behind its arguments (a fence, a closing
-//     bracket too many) is dropped, as are unknown keys of a call object.
-//   - Formats without a marker of their own (bare JSON, Python calls) are calls
-//     only at the beginning of the content and, if functions are known, only
-//     with a known name.
+//   - Reasoning comes first. Its opening marker counts only before any other output, unless it is a token
+//     which users cannot type.
+//   - A call ends reasoning which was not closed, if its marker arrives as one token or is not a single token
+//     of the vocabulary, and its header names a known function. Any other call markup inside reasoning is
+//     reasoning.
+//   - A call begins when its name is complete. Until then its markup is held. If it is no call after all, or
+//     the text ends, the markup is content, byte for byte.
+//   - Arguments in JSON are passed on unchanged. If the text ends within them, they are incomplete: nothing
+//     is repaired, and the call has no CallEnd.
+//   - Arguments in another form are converted to compact JSON. XML parameters get the type in the function's
+//     schema. Without a schema, a value which is JSON but not a string is that value, and any other value is
+//     a string.
+//   - White space next to markup is layout and is dropped. That of content before calls and reasoning is kept
+//     if content follows them.
+//   - An end marker of reasoning without a start is dropped before any other output. Amid content it is
+//     dropped if it arrives as one token or cannot be typed.
+//   - The rest of a call's frame after its arguments (a fence, a surplus closing bracket) is dropped, as are
+//     unknown keys of a call object.
+//   - Formats without a marker of their own (bare JSON, Python calls) are calls only at the start of the
+//     content and, if functions are known, only with a known name.
 package parse
 
 import (
@@ -40,20 +35,19 @@ import (
 	"strings"
 )
 
-// maxHeld is how many bytes of markup are held until they prove to be a call;
-// more is content. maxName bounds a name or an id in a header, maxSpace the
-// white space that waits for what follows it.
+// maxHeld bounds the markup which is held until it proves to be a call, in bytes; more is content. maxName
+// bounds a name or an id in a header. maxSpace bounds the white space which waits for what follows it.
 const (
 	maxHeld  = 64 << 10
 	maxName  = 256
 	maxSpace = 256
 )
 
-// Kind says what an Event tells.
+// EventKind is the kind of an Event.
 type Kind uint8
 
-// The kinds. For each call there is one CallBegin, then any number of
-// Arguments, then a CallEnd unless the text ended before.
+// The kinds. Each call has one CallBegin, then any number of Arguments, then a CallEnd unless the text ended
+// before.
 const (
 	Content Kind = iota
 	Reasoning
@@ -70,113 +64,117 @@ func (k Kind) String() string {
 // Event is one step of an answer.
 type Event struct {
 	Kind Kind
-	// Index counts the calls of the answer from 0. CallBegin, Arguments, CallEnd.
+	// Index is the index of the call in the answer, from 0. CallBegin, Arguments and CallEnd only.
 	Index int
-	// Name is the function that is called. CallBegin.
+	// Name is the function to call. CallBegin only.
 	Name string
-	// ID is the call's id: the model's own where its format has one, else made
-	// from the parser's seed and Index. CallBegin.
+	// ID is the call's id: the model's own if its format has one, else derived from the parser's seed and
+	// Index. CallBegin only.
 	ID string
-	// Text continues the content, the reasoning or the arguments. It is valid
-	// until the parser is used again, and ends between characters if the text
-	// that was pushed did.
+	// Text continues the content, the reasoning or the arguments. It is valid until the next use of the
+	// parser. It ends between characters if the pushed text did.
 	Text []byte
 
 	from, to int // of Text in Parser.out
 }
 
-// Start says where an answer begins.
+// StartState says where an answer starts.
 type Start uint8
 
-// The starts. OpenAfter and Continued find them out.
+// The start states. StartAfter and ContinuedStart determine them.
 const (
 	StyleDecides Start = iota // inside reasoning if the style says so
 	StartOpen                 // inside reasoning
-	StartClosed               // where content begins
-	StartAmid                 // amid content, where only markers begin anything
+	StartClosed               // at the start of content
+	StartAmid                 // within content, where only markers have a meaning
 )
 
-// Function is a tool that the client offered.
+// Function is a tool which the client offers.
 type Function struct {
 	Name string
 	// Parameters is the JSON schema of its arguments; may be nil.
 	Parameters []byte
 }
 
-// Config says how a model writes, and what it may call.
+// Config describes the output format of a model, and the functions which it may call.
 type Config struct {
-	// Tools and Reasoning name a format and a style (see Formats and Styles); ""
-	// is none, and its markup is content.
+	// Tools and Reasoning name a format and a style (see Formats and Styles); "" is none: then its markup is
+	// content.
 	Tools, Reasoning string
 	Functions        []Function
-	// HasToken reports whether the vocabulary has a marker as one token. Inside
-	// reasoning such a marker begins a call only where PushToken reads it, since a
-	// model that writes it in pieces only mentions it; and only so are markers that end
-	// reasoning no part of the content. Nil: nothing is known.
+	// HasToken reports whether the vocabulary has a marker as one token. Such a marker starts a call inside
+	// reasoning only if PushToken reads it, since a model which writes it in pieces only mentions it. Under
+	// the same condition an end marker of reasoning amid content is dropped. Nil means that nothing is known
+	// of the vocabulary.
 	HasToken func(marker string) bool
 }
 
-// Grammar is what the parsers of one request's choices have in common. It does not
-// change and is safe for concurrent use.
+// Grammar is common to the parsers of all choices of a request. It is immutable and safe for concurrent use.
 type Grammar struct {
 	types   map[string]map[string]typeMask // of parameters, by function
 	schemas map[string]*schema             // of arguments, by function
 	known   map[string]bool                // names of functions
-	tokens  map[string]bool                // markers that are one token
+	tokens  map[string]bool                // whether a marker is one token
 
 	harmony, harmonyCalls bool
 
 	machine           func() opener // nil without a format
 	shortIDs          bool
-	start, mid, after set // of content: nothing said yet, amid, directly after a call
-	rethink, think    set // of reasoning: nothing thought yet, amid
+	start, mid, after set // for content: before any output, amid, directly after a call
+	rethink, think    set // for reasoning: before any output, amid
 	thinks            bool
-	forced            bool // begins inside reasoning if nobody knows better
+	forced            bool // the default is to start inside reasoning
 	markup            []string
 }
 
-// Parser parses one choice of an answer. It serves one goroutine.
+// Parser parses one choice of an answer. It is not safe for concurrent use.
+//
+// Its machine is the state of the output:
+//
+//	contentMachine    content, or white space before it
+//	reasoningMachine  reasoning
+//	tool              markup of a possible call (tentative), or a call
+//	harmonyMachine    everything, in the format harmony
 type Parser struct {
 	*Grammar
 	seed string
 	tool opener // nil without a format
 
 	mach machine
-	set  *set   // the markers that mach waits for
-	hold []byte // a proper beginning of a marker of set
+	set  *set   // which current reacts to
+	hold []byte // a proper prefix of one of markers
 
-	tentative bool   // raw may prove to be no call
-	unclosed  bool   // and began inside reasoning
-	isToken   bool   // the text that is being read is one token
-	answered  bool   // a marker opened the answer that another ends
-	ended     bool   // space has that other
+	tentative bool   // heldMarkup may prove not to be a call
+	unclosed  bool   // the tentative call is inside reasoning
+	isToken   bool   // the text being read is one token
+	answered  bool   // the marker answer was read, which answerEnd follows
+	ended     bool   // space contains answerEnd
 	raw       []byte // markup as written
-	space     []byte // white space that may touch markup
-	before    []byte // white space of content before the reasoning that is read
-	touch     bool   // the last thing was markup
+	space     []byte // white space which may be next to markup
+	before    []byte // white space of content before the current reasoning
+	touch     bool   // markup was read last
 	calls     int
 
 	events []Event
-	base   int // of this Push in events
+	base   int // index of this Push's first event in events
 	out    []byte
 }
 
-// machine reads one part of a format.
+// stateMachine reads one part of a format.
 type machine interface {
 	char(p *Parser, c byte)
-	marker(p *Parser, l literal) // which p's set had
-	end(p *Parser)               // of the text; what is held has been read
+	marker(p *Parser, l literal) // l is one of p.markers
+	end(p *Parser)               // called at the end of the text, after the held bytes were read
 }
 
-// opener is the machine of a format of calls; open begins it behind a marker.
+// callMachine is the machine of a tool call format. openCalls starts it after a marker.
 type opener interface {
 	machine
 	open(p *Parser, arg int)
-	sets() []*set // that it waits for once it is open
+	sets() []*set // all sets which it uses after openCalls
 }
 
-// Compile returns the grammar of a model, or an error that lists the names there
-// are.
+// CompileGrammar returns the grammar of a model. The error for an unknown name lists the valid ones.
 func Compile(cfg Config) (*Grammar, error) {
 	g := &Grammar{schemas: argumentSchemas(cfg.Functions), known: map[string]bool{}, tokens: map[string]bool{}}
 	g.types = parameterTypes(g.schemas)
@@ -211,7 +209,7 @@ func Compile(cfg Config) (*Grammar, error) {
 	return g, nil
 }
 
-// markers sets what each state waits for.
+// buildMarkerSets builds the marker set of each state.
 func (g *Grammar) markers(f *format, s *style) {
 	var tools, bare, first, anywhere, done []literal
 	for i, m := range f.open {
@@ -242,12 +240,12 @@ func (g *Grammar) markers(f *format, s *style) {
 	if s.anywhere {
 		stray = actDrop
 	}
-	for _, m := range s.end { // of reasoning that never began, or that a call ended before
+	for _, m := range s.end { // of reasoning which never began, or which a call ended
 		g.start.add(literal{m, actEndThink, 0})
 		g.mid.add(literal{m, stray, 0})
 		g.after.add(literal{m, actDrop, 0})
 	}
-	if s.label != "" { // some checkpoints leave out the marker before it
+	if s.label != "" { // some checkpoints omit the marker before it
 		g.start.add(literal{s.label, actThink, 0})
 	}
 	if s.answer != "" {
@@ -267,13 +265,11 @@ func (g *Grammar) markers(f *format, s *style) {
 	}
 }
 
-// isTag reports whether a tokenizer can have m as one token: whether it is a whole
-// tag, and not the beginning of one.
+// isTag reports whether m can be one token: it is a complete tag, not the start of one.
 func isTag(m string) bool { return strings.HasSuffix(m, ">") || strings.HasSuffix(m, "]") }
 
-// Parser returns the parser of one choice, whose answer begins as start says. seed
-// makes the ids of its calls: choices of one answer have different ones, and the
-// same choice, resumed, the same.
+// NewParser returns the parser of one choice, whose answer starts in the given state. The ids of its calls
+// derive from seed: use different seeds for the choices of an answer, and the same for a resumed choice.
 func (g *Grammar) Parser(start Start, seed string) *Parser {
 	p := &Parser{Grammar: g, seed: seed}
 	switch {
@@ -293,13 +289,12 @@ func (g *Grammar) Parser(start Start, seed string) *Parser {
 	return p
 }
 
-// opens reports whether an answer begins inside reasoning.
+// startsInReasoning reports whether an answer starts inside reasoning.
 func (g *Grammar) opens(start Start) bool {
 	return g.thinks && (start == StartOpen || start == StyleDecides && g.forced)
 }
 
-// Thinking reports whether the text that comes next is reasoning, as far as can be
-// told before it has come.
+// InReasoning reports whether the next text is reasoning, as far as is known before it arrives.
 func (p *Parser) Thinking() bool {
 	if h, ok := p.mach.(*harmony); ok {
 		return h.phase == harmonyBody && h.kind == Reasoning
@@ -307,7 +302,7 @@ func (p *Parser) Thinking() bool {
 	return p.unclosed || p.mach == machine(reasoning)
 }
 
-// Push reads text and appends the events that it completes to dst.
+// Push reads text and appends the completed events to dst.
 func (p *Parser) Push(dst []Event, text []byte) []Event {
 	p.begin(dst)
 	for i := 0; i < len(text); {
@@ -321,7 +316,7 @@ func (p *Parser) Push(dst []Event, text []byte) []Event {
 	return p.flush()
 }
 
-// PushToken is Push for text that is one token of the vocabulary, or a part of one.
+// PushToken is Push for text which is one token of the vocabulary, or part of one.
 func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 	p.isToken = true
 	dst = p.Push(dst, text)
@@ -329,7 +324,7 @@ func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 	return dst
 }
 
-// Close ends the text and appends the last events to dst. The parser is done.
+// Close ends the text and appends the last events to dst. The parser must not be used afterwards.
 func (p *Parser) Close(dst []Event) []Event {
 	p.begin(dst)
 	for len(p.hold) > 0 {
@@ -342,7 +337,7 @@ func (p *Parser) Close(dst []Event) []Event {
 	if p.tentative {
 		p.giveUp()
 	}
-	if p.touch || p.ended { // what stands before a call and has nothing behind it
+	if p.touch || p.ended { // white space before a call with nothing after it
 		p.space = p.space[:0]
 	}
 	p.mach.end(p)
@@ -364,7 +359,7 @@ func (p *Parser) flush() []Event {
 	return dst
 }
 
-// emit appends text to the event of kind that is being made, or makes one.
+// emitText appends text to the current event if it is of kind k, and else to a new event.
 func (p *Parser) emit(k Kind, text ...byte) {
 	if len(text) == 0 {
 		return
@@ -382,8 +377,8 @@ func (p *Parser) emit(k Kind, text ...byte) {
 	p.events = append(p.events, Event{Kind: k, Index: index, from: from, to: len(p.out)})
 }
 
-// call begins the call of name and reports whether it did: what is written inside
-// reasoning is a call only of a known function. id is the model's, or "".
+// beginCall begins the call of name and reports whether it did: inside reasoning, only a known function is a
+// call. id is the model's, or "".
 func (p *Parser) call(name, id string) bool {
 	if p.unclosed {
 		if !p.known[name] {
@@ -402,7 +397,7 @@ func (p *Parser) call(name, id string) bool {
 	return true
 }
 
-// finish ends the last call.
+// finishCall ends the last call.
 func (p *Parser) finish() {
 	p.events = append(p.events, Event{Kind: CallEnd, Index: p.calls - 1})
 }

@@ -5,29 +5,28 @@ import (
 	"unicode/utf8"
 )
 
-// python rewrites literals of Python, and of languages like it, as compact
-// JSON: strings in either quote, tuples, True, False, None, trailing commas,
-// names without quotes.
+// literalConverter converts Python literals, and similar ones, to compact JSON: strings in either quote,
+// tuples, True, False, None, trailing commas, names without quotes.
 type python struct {
 	depth int
-	quote byte // that ends the string, 0 outside of strings, rawQuote for tokens
-	// opening counts the quotes at a string's beginning: after one the string
-	// has begun, after two it may be empty. triple strings end at a run of three.
+	quote byte // ends the string; 0 outside of strings, rawQuote for tokens
+	// opening counts the quotes at the start of a string: after one the string has begun, after two it may be
+	// empty. triple strings end at a run of three.
 	opening, run int
 	triple       bool
 	esc          []byte
-	word         []byte // that the next byte completes
-	spaced       bool   // behind word
+	word         []byte // which the next byte completes
+	spaced       bool   // white space follows word
 	comma        bool   // not written yet
 }
 
-// rawQuote stands for a token that quotes: nothing inside is escaped.
+// rawQuote stands for a token which quotes: there are no escapes inside.
 const rawQuote = 1
 
-// inside reports whether c would be read as part of a string.
+// isInString reports whether c would be read as part of a string.
 func (l *python) inside(c byte) bool { return l.quote != 0 && !(l.opening == 2 && c != l.quote) }
 
-// step reads c and appends what that completes to dst.
+// convertByte reads c and appends the output which it completes to dst.
 func (l *python) step(dst []byte, c byte) []byte {
 	if l.opening == 2 && c != l.quote {
 		dst = l.flush(dst)
@@ -94,7 +93,7 @@ func isWord(c byte) bool {
 	return true
 }
 
-// next writes the comma before a value.
+// writeComma writes the pending comma before a value.
 func (l *python) next(dst []byte) []byte {
 	if l.comma {
 		l.comma = false
@@ -103,7 +102,7 @@ func (l *python) next(dst []byte) []byte {
 	return dst
 }
 
-// toggle reads a token that quotes.
+// toggleRawString reads a token which quotes.
 func (l *python) toggle(dst []byte) []byte {
 	if l.quote == rawQuote {
 		l.quote = 0
@@ -114,7 +113,7 @@ func (l *python) toggle(dst []byte) []byte {
 	return dst
 }
 
-// flush writes the word, or the end of the string, that was complete.
+// flushWord writes the complete word, or the end of the complete string.
 func (l *python) flush(dst []byte) []byte {
 	if l.opening == 2 {
 		l.quote, l.opening = 0, 0
@@ -139,7 +138,7 @@ func (l *python) flush(dst []byte) []byte {
 	return dst
 }
 
-// string reads c inside of a string.
+// readStringByte reads c inside a string.
 func (l *python) string(dst []byte, c byte) []byte {
 	if l.quote == rawQuote {
 		return appendEscaped(dst, c)
@@ -175,7 +174,7 @@ func (l *python) string(dst []byte, c byte) []byte {
 	return appendEscaped(dst, c)
 }
 
-// escape reads c inside of an escape. One that Python does not know is text.
+// readEscapeByte reads c inside an escape. An escape which Python does not know is text.
 func (l *python) escape(dst []byte, c byte) []byte {
 	l.esc = append(l.esc, c)
 	kind := l.esc[1]
@@ -236,7 +235,7 @@ func hexValue(c byte) byte {
 	return c | 0x20 - 'a' + 10
 }
 
-// pythonValue returns literal v as JSON; it is not valid if v was no literal.
+// convertPythonValue returns the literal v as JSON. The result is not valid JSON if v is not a literal.
 func pythonValue(v []byte) []byte {
 	var l python
 	var dst []byte

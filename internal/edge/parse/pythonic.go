@@ -1,9 +1,9 @@
 package parse
 
-// pythonic reads Python calls with keyword arguments: a list, [f(a=1, b='x'), g()],
-// or, up to a marker, one on each line.
+// pythonicMachine reads Python calls with keyword arguments: a list, [f(a=1, b='x'), g()], or one call per
+// line up to a marker.
 type pythonic struct {
-	close  set // the marker behind the calls
+	close  set // the marker after the calls
 	bare   bool
 	phase  pythonicPhase
 	array  bool
@@ -14,14 +14,21 @@ type pythonic struct {
 	out    []byte
 }
 
+// pythonicPhase is the state of a pythonicMachine:
+//
+//	pythonicStart  before a bracket or a name
+//	pythonicName   reads the name of a function
+//	pythonicKey    reads a keyword
+//	pythonicValue  reads a value
+//	pythonicPast   after a call
 type pythonicPhase uint8
 
 const (
-	pythonicStart pythonicPhase = iota // a bracket or a name
+	pythonicStart pythonicPhase = iota
 	pythonicName
 	pythonicKey
 	pythonicValue
-	pythonicPast // behind a call
+	pythonicPast
 )
 
 func (y *pythonic) open(p *Parser, arg int) {
@@ -30,8 +37,7 @@ func (y *pythonic) open(p *Parser, arg int) {
 	y.to(p, pythonicStart)
 }
 
-// newPythonic makes the machine for calls in lines up to a marker; without one they
-// are a list.
+// newPythonicMachine returns a machine for calls in lines up to the marker end; if end is "", for a list.
 func newPythonic(end string) *pythonic {
 	y := &pythonic{}
 	if end != "" {
@@ -44,7 +50,7 @@ func (y *pythonic) to(p *Parser, ph pythonicPhase) {
 	y.phase, y.buf, p.set = ph, y.buf[:0], &y.close
 }
 
-// lines reports whether calls follow each other without a list.
+// hasLines reports whether calls follow each other without a list.
 func (y *pythonic) lines() bool { return len(y.close.literals) > 0 }
 
 func (y *pythonic) char(p *Parser, c byte) {
@@ -87,7 +93,7 @@ func (y *pythonic) char(p *Parser, c byte) {
 		}
 		y.out = y.l.step(y.out[:0], c)
 		p.emit(Arguments, y.out...)
-		if p.set = &y.close; y.l.quote != 0 { // markers inside of strings are text
+		if p.set = &y.close; y.l.quote != 0 { // markers inside strings are text
 			p.set = &noMarkers
 		}
 	case pythonicPast:
@@ -112,8 +118,8 @@ func isName(c byte) bool {
 	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || c == '.' || c == '-' || c >= 0x80
 }
 
-// key reads up to the '=' behind a keyword, or the end of the call. An argument
-// without a keyword cannot be passed on: the call is text, or ends.
+// readKey reads up to the '=' after a keyword, or to the end of the call. An argument without a keyword
+// cannot be represented: the call is text, or ends.
 func (y *pythonic) key(p *Parser, c byte) {
 	switch {
 	case isSpace(c):
@@ -142,7 +148,7 @@ func (y *pythonic) key(p *Parser, c byte) {
 	}
 }
 
-// finish ends the call.
+// finishCall ends the call.
 func (y *pythonic) finish(p *Parser) {
 	if y.params == 0 {
 		p.emit(Arguments, '{')
@@ -155,7 +161,7 @@ func (y *pythonic) finish(p *Parser) {
 	}
 }
 
-// marker reads the end of all calls.
+// readMarker handles the end of all calls.
 func (y *pythonic) marker(p *Parser, _ literal) {
 	if p.tentative {
 		p.giveUp()
@@ -173,7 +179,7 @@ func (y *pythonic) marker(p *Parser, _ literal) {
 
 func (y *pythonic) sets() []*set { return []*set{&y.close} }
 
-// end says the word or the quotes that waited for the next byte.
+// endText emits the word or the quotes which waited for the next byte.
 func (y *pythonic) end(p *Parser) {
 	switch y.phase {
 	case pythonicValue:

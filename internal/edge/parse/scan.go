@@ -1,7 +1,7 @@
 package parse
 
-// act says what a marker of content or reasoning does; the machines of formats
-// number their own.
+// markerAction says what a marker of content or reasoning does. The machines of formats number their own
+// actions from actFormat.
 type act uint8
 
 const (
@@ -10,26 +10,26 @@ const (
 	actEndThink
 	actTool
 	actUnclosed // a call inside reasoning
-	actStray    // an end of reasoning amid content
+	actStray    // an end marker of reasoning amid content
 	actAnswer
 	actEndAnswer
-	actFormat // and above: the machines' own
+	actFormat // first number for the machines' own actions
 )
 
-// literal is a marker.
+// markerRule is a marker and its action.
 type literal struct {
 	text string
 	act  act
 	arg  int
 }
 
-// set is the markers of one state. None is the beginning of another.
+// markerSet holds the markers of one state. No marker is a prefix of another.
 type set struct {
 	literals []literal
 	first    [256]bool
 }
 
-// noMarkers is where markup is not looked for.
+// noMarkers is the set of states without markup.
 var noMarkers set
 
 func newSet(ls ...literal) set {
@@ -40,7 +40,7 @@ func newSet(ls ...literal) set {
 	return s
 }
 
-// add appends l unless the set has its text already.
+// addMarker appends l unless the set already has its text.
 func (s *set) add(l literal) {
 	for _, o := range s.literals {
 		if o.text == l.text {
@@ -51,7 +51,7 @@ func (s *set) add(l literal) {
 	s.first[l.text[0]] = true
 }
 
-// match returns the marker that b is, or whether b begins one.
+// matchMarker returns the marker equal to b, or whether b is a proper prefix of one.
 func (s *set) match(b []byte) (l *literal, begins bool) {
 	for i := range s.literals {
 		l := &s.literals[i]
@@ -66,7 +66,7 @@ func (s *set) match(b []byte) (l *literal, begins bool) {
 	return nil, begins
 }
 
-// feed reads one byte.
+// feedByte reads one byte.
 func (p *Parser) feed(c byte) {
 	if len(p.hold) == 0 && !p.set.first[c] && !(p.unclosed && p.think.first[c]) {
 		p.char(c)
@@ -98,8 +98,8 @@ func (p *Parser) feed(c byte) {
 	}
 }
 
-// match returns the marker that hold is, or whether it begins one. While markup
-// inside reasoning is held, the markers of reasoning count beside the machine's.
+// matchHeld returns the marker equal to the held bytes, or whether they are a prefix of one. While markup
+// inside reasoning is held, the markers of reasoning count in addition to the machine's.
 func (p *Parser) match() (l *literal, begins bool) {
 	l, begins = p.set.match(p.hold)
 	if l == nil && p.unclosed {
@@ -113,7 +113,7 @@ func (p *Parser) match() (l *literal, begins bool) {
 	return l, begins
 }
 
-// unread puts c back before the bytes that are held, for another machine to read.
+// unreadByte puts c back before the held bytes, for another machine to read.
 func (p *Parser) unread(c byte) {
 	p.hold = append(p.hold, 0)
 	copy(p.hold[1:], p.hold)
@@ -131,8 +131,8 @@ func (p *Parser) char(c byte) {
 	p.mach.char(p, c)
 }
 
-// run reads what needs no machine from the beginning of b: plain text. It
-// returns how much that was, and does what feeding it would.
+// readPlainText reads plain text from the start of b, without the machines. It returns the number of bytes
+// read; the effect is the same as feeding them.
 func (p *Parser) run(b []byte) int {
 	t, ok := p.mach.(text)
 	if !ok || p.touch || len(p.hold) > 0 || len(p.space) > 0 || p.set != &p.mid && p.set != &p.think {
@@ -142,7 +142,7 @@ func (p *Parser) run(b []byte) int {
 	for n < len(b) && !p.set.first[b[n]] && (b[n] == ' ' || !isSpace(b[n])) {
 		n++
 	}
-	for n > 0 && b[n-1] == ' ' { // may touch markup
+	for n > 0 && b[n-1] == ' ' { // may be next to markup
 		n--
 	}
 	p.emit(Kind(t), b[:n]...)

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// typeMask is the JSON types that a schema allows; 0 is any.
+// typeMask is the set of JSON types which a schema allows; 0 is any.
 type typeMask uint8
 
 const (
@@ -36,19 +36,20 @@ func (m *typeMask) add(name string) {
 	}
 }
 
-// schema is the little of JSON schema that gives a parameter its type. What it allows is found once, when it is
-// made, so that each question takes the same time whatever the client's schema is.
+// paramSchema is the part of a JSON schema which determines the type of a parameter. The allowed types are
+// computed once, so that each query takes constant time, whatever the client's schema.
 type schema struct {
-	types      typeMask // that it allows
-	own        typeMask // that it names itself
-	holder     *schema  // the first of it and its alternatives that is an array or an object; nil if none is
+	types      typeMask // allowed
+	own        typeMask // named by itself
+	holder     *schema  // the first of itself and its alternatives which is an array or an object; nil if none is
 	holds      typeMask // which of the two holder is
 	properties map[string]*schema
 	items      *schema
 	additional *schema
 }
 
-// newSchema makes the schema of decoded JSON. One that is true or false, or lists items, allows anything.
+// newSchema builds the schema of decoded JSON. A schema which is true or false, or a list of items, allows
+// anything.
 func newSchema(v any) *schema {
 	s := &schema{}
 	o, ok := v.(map[string]any)
@@ -60,7 +61,7 @@ func newSchema(v any) *schema {
 	s.types = s.allow(slices.Concat(anyOf, oneOf), allOf, o["enum"])
 	if members, ok := o["properties"].(map[string]any); ok {
 		s.properties = make(map[string]*schema, len(members))
-		for name, member := range members { // each by itself
+		for name, member := range members { // computed independently
 			s.properties[name] = newSchema(member)
 		}
 	}
@@ -83,7 +84,7 @@ func newSchemas(v any) []*schema {
 	return all
 }
 
-// namedTypes returns the types of a "type", which is a name or a list of them.
+// namedTypes returns the types of a "type", which is a name or a list of names.
 func namedTypes(v any) (m typeMask) {
 	switch v := v.(type) {
 	case string:
@@ -98,7 +99,7 @@ func namedTypes(v any) (m typeMask) {
 	return m
 }
 
-// allow returns what s allows; of an alternative without a type, anything.
+// allowedTypes returns the types which s allows. An alternative without a type allows anything.
 func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
 	m := s.own
 	for _, sub := range alternatives {
@@ -123,7 +124,7 @@ func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
 	return m
 }
 
-// hold finds the first of s and its alternatives that is an array or an object.
+// findContainer finds the first of s and its alternatives which is an array or an object.
 func (s *schema) hold(alternatives []*schema) {
 	switch m := s.own; {
 	case m&typeArray != 0, m == 0 && s.items != nil:
@@ -140,7 +141,7 @@ func (s *schema) hold(alternatives []*schema) {
 	}
 }
 
-// mask returns what s allows; 0 is anything.
+// allowedMask returns the types which s allows; 0 is any.
 func (s *schema) mask() typeMask {
 	if s == nil {
 		return 0
@@ -148,8 +149,8 @@ func (s *schema) mask() typeMask {
 	return s.types
 }
 
-// container returns the first of s and its alternatives that is an array or an
-// object, and which of the two it is; nil and 0 if none is.
+// containerSchema returns the first of s and its alternatives which is an array or an object, and which of
+// the two it is; nil and 0 if none is.
 func (s *schema) container() (*schema, typeMask) {
 	if s == nil {
 		return nil, 0
@@ -157,8 +158,7 @@ func (s *schema) container() (*schema, typeMask) {
 	return s.holder, s.holds
 }
 
-// property returns the schema of a member of the objects that s allows; nil if s says
-// nothing of it.
+// propertySchema returns the schema of a member of the objects which s allows; nil if s does not restrict it.
 func (s *schema) property(name string) *schema {
 	if s == nil {
 		return nil
@@ -169,8 +169,8 @@ func (s *schema) property(name string) *schema {
 	return s.additional
 }
 
-// argumentSchemas reads the schemas of functions; one that cannot be read is left out
-// and allows anything.
+// argumentSchemas parses the schemas of functions. A schema which cannot be parsed is left out and allows
+// anything.
 func argumentSchemas(fs []Function) map[string]*schema {
 	schemas := map[string]*schema{}
 	for _, f := range fs {
@@ -197,7 +197,7 @@ func parameterTypes(schemas map[string]*schema) map[string]map[string]typeMask {
 	return types
 }
 
-// typeOfValue returns the type of a value that was decoded.
+// typeOfValue returns the type of a decoded value.
 func typeOfValue(v any) typeMask {
 	switch v.(type) {
 	case string:
@@ -214,7 +214,7 @@ func typeOfValue(v any) typeMask {
 	return typeNumber
 }
 
-// typeOf returns the type of a JSON value by its first byte.
+// jsonTypeOf returns the type of a JSON value by its first byte.
 func typeOf(b []byte) typeMask {
 	if len(b) == 0 {
 		return 0
@@ -234,9 +234,8 @@ func typeOf(b []byte) typeMask {
 	return typeNumber
 }
 
-// appendTyped appends raw, the text of a parameter, as the JSON value that m
-// makes of it: of the types that are allowed the one that raw is written in, as
-// JSON or as Python, else a string.
+// appendTyped appends raw, the text of a parameter, as a JSON value. The value has the allowed type in which
+// raw is written, as JSON or as Python, and else is a string.
 func appendTyped(dst, raw []byte, m typeMask) []byte {
 	if m == typeString {
 		return appendQuoted(dst, raw)
@@ -256,8 +255,8 @@ func appendTyped(dst, raw []byte, m typeMask) []byte {
 	return appendQuoted(dst, raw)
 }
 
-// fits reports whether v is JSON of a type in m, and no string: a string in
-// quotes is a string with quotes unless no other type is allowed.
+// matchesType reports whether v is JSON of a type in m other than string: text in quotes is a string
+// including the quotes, unless no other type is allowed.
 func fits(v []byte, m typeMask) bool {
 	t := typeOf(v)
 	return t != 0 && t != typeString && (m == 0 || m&t != 0) && json.Valid(v)

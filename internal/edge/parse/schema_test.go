@@ -28,7 +28,7 @@ func TestSchemaWork(t *testing.T) {
 	}
 }
 
-// TestHeldElements: parameters without a text are held within the bound too.
+// TestHeldElements: maxHeld also bounds held parameters without a text.
 func TestHeldElements(t *testing.T) {
 	g, err := Compile(Config{Tools: "minimax_m3", Functions: []Function{{Name: "f"}}})
 	if err != nil {

@@ -1,6 +1,6 @@
 package parse
 
-// text reads content or reasoning, and is the Kind that it reads.
+// textMachine reads content or reasoning; its value is the kind of events which it emits.
 type text Kind
 
 const (
@@ -30,7 +30,7 @@ func (t text) char(p *Parser, c byte) {
 func (t text) marker(p *Parser, l literal) {
 	switch l.act {
 	case actThink:
-		if p.set == &p.start && !p.touch { // nothing was said before
+		if p.set == &p.start && !p.touch { // no output before
 			p.space = p.space[:0]
 		}
 		p.before, p.space = p.space, p.before[:0]
@@ -59,30 +59,30 @@ func (t text) marker(p *Parser, l literal) {
 	}
 }
 
-// mention says a marker that is none here.
+// emitMarker emits a marker which has no meaning here, as text.
 func (t text) mention(p *Parser, marker string) {
 	p.touch, p.set = false, &p.mid
 	t.end(p)
 	p.emit(Kind(t), []byte(marker)...)
 }
 
-// end says the white space that did not touch markup.
+// endText emits the white space which is not next to markup.
 func (t text) end(p *Parser) {
 	p.emit(Kind(t), p.space...)
 	p.space, p.ended = p.space[:0], false
 }
 
-// endReasoning drops the white space that ends reasoning. That which content before
-// reasoning ended with is kept if content follows.
+// endReasoning drops the white space at the end of reasoning. It restores that of the content before the
+// reasoning, which is kept if content follows.
 func (p *Parser) endReasoning() { p.space, p.before = p.before, p.space[:0] }
 
-// suppose holds what follows, with markup first, until it proves to be a call.
+// holdMarkup holds what follows, starting with markup, until it proves to be a call.
 func (p *Parser) suppose(markup string) {
 	p.tentative = true
 	p.raw = append(p.raw[:0], markup...)
 }
 
-// giveUp says what was held: it is no call.
+// abandonCall emits what was held as text: it is not a call.
 func (p *Parser) giveUp() {
 	t, s := content, &p.mid
 	if p.unclosed {
@@ -90,7 +90,7 @@ func (p *Parser) giveUp() {
 	}
 	t.end(p)
 	n := len(p.raw)
-	for n > 0 && isSpace(p.raw[n-1]) && len(p.raw)-n < maxSpace { // may touch markup
+	for n > 0 && isSpace(p.raw[n-1]) && len(p.raw)-n < maxSpace { // may be next to markup
 		n--
 	}
 	p.emit(Kind(t), p.raw[:n]...)
@@ -99,15 +99,15 @@ func (p *Parser) giveUp() {
 	p.mach, p.set, p.touch = t, s, false
 }
 
-// leave goes back to content behind calls.
+// leaveCalls returns to content after calls.
 func (p *Parser) leave() {
 	p.mach, p.set, p.touch = content, &p.after, true
 }
 
-// stray handles a byte where markup should be: what was held is no call, or
-// the calls have ended and content goes on.
+// handleStrayByte handles a byte where markup should be: either what was held is not a call, or the calls
+// have ended and content continues.
 func (p *Parser) stray(c byte) {
-	if p.tentative { // raw has c
+	if p.tentative { // heldMarkup contains c
 		p.giveUp()
 		return
 	}

@@ -2,16 +2,15 @@ package parse
 
 import "encoding/json"
 
-// value finds the end of one JSON value without looking at more than brackets
-// and quotes.
+// valueScanner finds the end of one JSON value by its brackets and quotes only.
 type value struct {
 	depth   int
-	inside  bool // of a string
+	inside  bool // in a string
 	escaped bool
 }
 
-// step reads c, which follows the value's beginning. part says that c belongs
-// to the value, done that the value is complete.
+// scanByte reads c, a byte after the value's start. part says that c belongs to the value, done that the
+// value is complete.
 func (v *value) step(c byte) (part, done bool) {
 	if v.inside {
 		switch {
@@ -44,7 +43,7 @@ func (v *value) step(c byte) (part, done bool) {
 	return true, false
 }
 
-// unquoted is the string that JSON text b stands for, or b.
+// unquoteJSON returns the string of the JSON text b, or b itself if it is not a JSON string.
 func unquoted(b []byte) string {
 	var s string
 	if json.Unmarshal(b, &s) != nil {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// xmlForm is the tags of a format that gives each parameter an element.
+// xmlForm holds the tags of a format with an element for each parameter.
 type xmlForm struct {
 	sectionEnd         string
-	call, callEnd      string // call is "" where the name follows the section's tag
+	call, callEnd      string // call is "" if the name follows the section's tag
 	param, valueEnd    string
-	keyEnd, valueBegin string // "" where the key is an attribute, up to '>'
-	// lines says that values stand on lines of their own: one newline at either end is
-	// layout. Elsewhere all of a string's white space is the value's.
+	keyEnd, valueBegin string // "" if the key is an attribute, up to '>'
+	// lines says that values are on lines of their own: one newline at either end is layout. Otherwise all
+	// white space belongs to a string.
 	lines bool
 }
 
@@ -30,26 +30,26 @@ var (
 	}
 )
 
-// attributeForm is a form in which the names of functions and parameters are attributes.
+// newAttributeForm returns a form with the names of functions and parameters in attributes.
 func attributeForm(sectionEnd, call, callEnd, param, valueEnd string) xmlForm {
 	return xmlForm{sectionEnd: sectionEnd, call: call, callEnd: callEnd, param: param, valueEnd: valueEnd}
 }
 
-// lineForm is the form of Qwen3-Coder with another section around it.
+// newLineForm returns the form of Qwen3-Coder with another section.
 func lineForm(sectionEnd string) xmlForm {
 	f := attributeForm(sectionEnd, "<function=", "</function>", "<parameter=", "</parameter>")
 	f.lines = true
 	return f
 }
 
-// dsmlForm is a form of DeepSeek since V3.2; space stands before each tag's word.
+// newDSMLForm returns a form of DeepSeek since V3.2; space precedes each tag's word.
 func dsmlForm(section, space string) xmlForm {
 	const open, end = "<｜DSML｜", "</｜DSML｜"
 	return attributeForm(end+section+">", open+space+"invoke name=", end+space+"invoke>",
 		open+space+"parameter name=", end+space+"parameter>")
 }
 
-// elements reads calls whose parameters are elements.
+// elementMachine reads tool calls whose parameters are elements.
 type elements struct {
 	section, name, body, key, gap, value, closing set
 	glm, lines                                    bool
@@ -59,27 +59,38 @@ type elements struct {
 	fn     string
 	params int
 	typ    typeMask
-	begun  bool // a call
-	first  bool // nothing of the value was read
-	line   bool // a newline is held: the value may end behind it
+	begun  bool // a call is open
+	first  bool // no byte of the value was read
+	line   bool // a newline is held: the value may end after it
 	object bool // the arguments are one object
 	json   value
-	within elementPhase // the value that closing may end
-	pend   []byte       // what closing has read
+	within elementPhase // the phase before elementClosing
+	pend   []byte       // the bytes read in elementClosing
 }
 
+// elementPhase is the state of an elementMachine:
+//
+//	elementSection  outside of calls
+//	elementName     reads the name of a function
+//	elementBody     between parameters
+//	elementJSON     reads arguments which are one JSON object
+//	elementKey      reads the key of a parameter
+//	elementGap      between key and value
+//	elementText     reads a string value
+//	elementValue    reads a value which must be complete before it is emitted
+//	elementClosing  after the call's end marker inside a value, whose own end may be missing
 type elementPhase uint8
 
 const (
 	elementSection elementPhase = iota
 	elementName
 	elementBody
-	elementJSON // arguments as one object, in place of parameters
+	elementJSON
 	elementKey
 	elementGap
-	elementText    // a value that is a string
-	elementValue   // a value that must be seen whole
-	elementClosing // behind the call's end inside a value, whose own end may be missing
+	elementText
+	elementValue
+	elementClosing
 )
 
 const (
@@ -196,14 +207,14 @@ func (e *elements) char(p *Parser, c byte) {
 	}
 }
 
-// suspect holds the call's end, which stands inside a value: it ends the value too if
-// more markup of calls or the text's end follows, and else is text.
+// holdCallEnd holds the end of a call which is inside a value. It ends the value too if more call markup or
+// the end of the text follows; otherwise it is text.
 func (e *elements) suspect(p *Parser, end string) {
 	e.within, e.phase, p.set = e.phase, elementClosing, &e.closing
 	e.pend = append(e.pend[:0], end...)
 }
 
-// resume reads on in the value that the call's end proved to be a part of.
+// resumeValue continues the value: the held end of a call is part of it.
 func (e *elements) resume(p *Parser) {
 	e.phase, p.set = e.within, &e.value
 	for _, c := range e.pend {
@@ -212,7 +223,7 @@ func (e *elements) resume(p *Parser) {
 	e.pend = e.pend[:0]
 }
 
-// call begins the call that buf names.
+// beginCall begins the call named in buf.
 func (e *elements) call(p *Parser) {
 	e.fn, _ = attribute(e.buf)
 	if e.fn == "" {
@@ -226,7 +237,7 @@ func (e *elements) call(p *Parser) {
 	e.to(p, elementBody, &e.body)
 }
 
-// attribute reads a value with or without quotes, and what follows it.
+// parseAttribute parses a value with or without quotes, and returns it and the rest.
 func attribute(b []byte) (value, rest string) {
 	s := strings.TrimSpace(string(b))
 	if s == "" || s[0] != '"' && s[0] != '\'' {
@@ -236,7 +247,7 @@ func attribute(b []byte) (value, rest string) {
 	return value, rest
 }
 
-// attribute begins the value whose key, and perhaps type, buf is.
+// beginAttributeValue begins a value. buf contains its key, and possibly its type.
 func (e *elements) attribute(p *Parser) {
 	key, rest := attribute(e.buf)
 	e.write(p, key)
@@ -246,7 +257,7 @@ func (e *elements) attribute(p *Parser) {
 	e.begin(p)
 }
 
-// write says key.
+// writeKey emits key.
 func (e *elements) write(p *Parser, key string) {
 	sep := byte(',')
 	if e.params == 0 {
@@ -257,7 +268,7 @@ func (e *elements) write(p *Parser, key string) {
 	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
 }
 
-// begin begins a value.
+// beginValue begins a value.
 func (e *elements) begin(p *Parser) {
 	e.first, e.line = true, false
 	e.to(p, elementValue, &e.value)
@@ -267,7 +278,7 @@ func (e *elements) begin(p *Parser) {
 	}
 }
 
-// text reads a byte of a string.
+// writeTextByte emits a byte of a string.
 func (e *elements) text(p *Parser, c byte) {
 	if !e.lines {
 		var b [6]byte
@@ -288,7 +299,7 @@ func (e *elements) text(p *Parser, c byte) {
 	}
 }
 
-// spill makes a value that is too long to be held a string.
+// spillValue converts a value which is too long to hold to a string.
 func (e *elements) spill(p *Parser) {
 	p.emit(Arguments, '"')
 	for _, c := range e.buf {
@@ -356,10 +367,10 @@ func (e *elements) marker(p *Parser, l literal) {
 	}
 }
 
-// valuing reports whether a value is being read.
+// isInValue reports whether a value is being read.
 func (e *elements) valuing() bool { return e.phase == elementText || e.phase == elementValue }
 
-// closeValue ends the value that is being read.
+// closeValue ends the current value.
 func (e *elements) closeValue(p *Parser) {
 	if e.phase == elementText {
 		p.emit(Arguments, '"')
@@ -369,7 +380,7 @@ func (e *elements) closeValue(p *Parser) {
 	e.to(p, elementBody, &e.body)
 }
 
-// finish ends the call that is open, if one is.
+// finishCall ends the open call, if there is one.
 func (e *elements) finish(p *Parser) {
 	if !e.begun {
 		return
@@ -384,7 +395,7 @@ func (e *elements) finish(p *Parser) {
 	p.finish()
 }
 
-// end says as much of a value as there is, without the quote that would end it.
+// endText emits the incomplete value, without its closing quote.
 func (e *elements) end(p *Parser) {
 	switch e.phase {
 	case elementClosing:
@@ -418,7 +429,7 @@ func (e *elements) sets() []*set {
 	return []*set{&e.section, &e.name, &e.body, &e.key, &e.gap, &e.value}
 }
 
-// trim removes the layout of a value: one newline at either end.
+// trimLayout removes the layout of a value: one newline at either end.
 func (e *elements) trim(b []byte) []byte {
 	if !e.lines {
 		return b
