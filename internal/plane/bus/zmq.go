@@ -256,8 +256,8 @@ func (b *ZMQ) origin(t Topic) *zmqOrigin {
 	return o
 }
 
-// Subscribe implements Bus. It waits at most ZMQConfig.PeerTimeout for peers which do not answer;
-// their messages are delivered when they do.
+// Subscribe implements Bus. It waits at most ZMQBusConfig.PeerTimeout for peers which do not
+// answer; their messages are delivered when they do.
 func (b *ZMQ) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
 	mt, err := b.local.topic(t)
 	if err != nil {

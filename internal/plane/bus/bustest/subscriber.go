@@ -41,7 +41,7 @@ type subscriber struct {
 	}
 }
 
-// subscribe starts a subscription which ends with the test.
+// startSubscriber starts a subscription which ends with the test.
 func subscribe(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *subscriber {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,7 +75,7 @@ func (s *subscriber) stop() {
 	}
 }
 
-// messages returns the messages so far.
+// received returns the messages so far.
 func (s *subscriber) messages() []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *subscriber) awaitReady() *subscriber {
 	return s
 }
 
-// await waits until n messages have arrived and returns all that have.
+// awaitMessages waits until n messages have arrived and returns all that have.
 func (s *subscriber) await(n int) []message {
 	s.t.Helper()
 	return s.awaitThat(fmt.Sprintf("%d messages", n), func(got []message) bool { return len(got) >= n })
