@@ -20,7 +20,7 @@ type ZMQPeer struct {
 	Replay zmtp.Endpoint
 }
 
-// ZMQConfig configures a bus over ZeroMQ.
+// ZMQBusConfig configures a bus over ZeroMQ.
 type ZMQConfig struct {
 	// Events and Replay are the endpoints to listen at; port 0 selects a free port.
 	Events, Replay zmtp.Endpoint

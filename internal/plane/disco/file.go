@@ -67,19 +67,19 @@ func (c *FileConfig) Validate() error {
 type File struct {
 	cfg       FileConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the registrations in force
+	leases    sync.WaitGroup // goroutines of the current registrations
 	mu        struct {
 		sync.Mutex
 		closed bool
-		held   map[string]context.CancelFunc // end registrations in force, by holder
-		// stop functions of the current registrations, by holder
+		held   map[string]context.CancelFunc // stop functions of the current registrations, by holder
+		// watches are woken when another watch has seen a change, or a registration of this object
+		// has made one.
 		watches []chan struct{}
 	}
 }
 
 var _ Registry = (*File)(nil)
 
-// NewFile returns a registry in cfg.Dir. A directory that cannot be read now is no
 // NewFileRegistry returns a registry in cfg.Dir. An unreadable directory is no error, because it
 // may become readable later.
 func NewFile(cfg FileConfig) (*File, error) {
@@ -104,10 +104,9 @@ func (f *File) Close() {
 	f.leases.Wait()
 }
 
-// Malformed returns how many files could not be read.
+// Malformed returns how many files could not be decoded.
 func (f *File) Malformed() uint64 { return f.malformed.Load() }
 
-// poke has every watch look at once, so that all in this process learn of a change
 // wakeWatches makes every watch read the directory at once, so that all watches of this process see
 // a change at the same time: a router must not lag behind the frontend that it routes for.
 func (f *File) poke() {

@@ -281,7 +281,7 @@ func (w *fileWatcher) collectTemps(now time.Time) {
 			t = tempFile{info.ModTime(), now}
 		}
 		if now.Sub(t.since) >= 3*w.reg.cfg.TTL {
-			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // an error means that another watcher removed it
+			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // another watcher may have removed it
 			continue
 		}
 		next[e.Name()] = t

@@ -136,7 +136,7 @@ func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error
 		return err
 	}
 	w := &memWatcher{kind: kind, wake: make(chan struct{}, 1)}
-	w.wake <- struct{}{} // triggers the initial set; the channel has room for one token, so send before others can
+	w.wake <- struct{}{} // the initial set; sent before others can fill the channel
 	m.join(w)
 	defer m.leave(w)
 	var last []Instance

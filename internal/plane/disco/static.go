@@ -258,7 +258,7 @@ func (a *asking) follow(ctx context.Context, i int) {
 		}
 		failed = false
 		wait.Reset()
-		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // jitter spreads the requests to different addresses
+		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // spread the requests
 	}
 }
 

@@ -9,24 +9,30 @@ import (
 	"penstock/core/kv"
 )
 
-// view is what one watcher knows of the instances of one kind. It is a machine:
-// the watch tells it what the store said and what time it is, and asks for the
-// set and for what is to be removed.
+// instanceView is what one watcher knows about the instances of one kind. It is a state machine:
+// the watch feeds it the changes of the store and the time, and asks it for the current set and for
+// keys to remove.
 //
-// An instance is shown while its record and a liveness key are there. When
-// either vanishes it is gone at once, unless that may be the store's doing: what
-// is missing when contact returns, and any liveness key that runs out within one
-// TTL afterwards, leaves the instance shown as unconfirmed for one TTL more. A
-// record that is removed in plain sight is gone at once in any case: somebody
-// released it.
+// An instance is shown while it has a record and a liveness key. When either vanishes, the instance
+// is removed at once, unless the store may be the cause: if a record or key is missing after a
+// reconnection, or a liveness key expires within one TTL after it, the instance stays shown as
+// unconfirmed for one more TTL. A record whose removal was observed is removed at once in any case,
+// because it was released.
 //
-// Whose liveness key it is does not matter: when a newer life takes over, its
-// key comes before its record, and the old one is shown until then. A record that
-// cannot be read changes nothing: what was known stays.
+// The holder of the liveness key does not matter: a newer incarnation writes its key before its
+// record, and the old one is shown until then. An unreadable record changes nothing: the last known
+// state stays.
 //
-// A liveness key that is there but is not refreshed is overdue: the store has lost
-// its expiry. The view reports it, and the store, asked to remove that revision,
-// decides whether it is dead: it may hold a refresh that the watcher has not read.
+// A liveness key which exists but is not refreshed is overdue: the store has lost its expiry. The
+// view reports it, and the watch asks the store to remove that revision. The store then decides
+// whether the instance is dead, because it may hold a refresh which the watcher has not read.
+//
+// The states of the connection, see storeContact:
+//
+//	contactNever    nothing read yet          startReading -> contactReading
+//	contactReading  the store sends all keys  finishReading -> contactLive
+//	contactLive     changes arrive            markDisconnected -> contactLost
+//	contactLost     the last set is kept      startReading -> contactReading
 type view struct {
 	ttl      time.Duration
 	entries  map[kv.WorkerID]*viewEntry

@@ -226,7 +226,7 @@ func (w *watcher) follow(ctx context.Context) {
 			interrupted = true
 			log.Warn("discovery watch interrupted", "kind", w.kind, "err", err)
 		}
-		_ = backoff.Pause(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the next attempt detects that ctx has ended
+		_ = backoff.Pause(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // ctx is checked above
 	}
 }
 

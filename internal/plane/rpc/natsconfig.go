@@ -9,7 +9,7 @@ import (
 	"penstock/core/fault"
 )
 
-// NATSConfig configures a request plane over NATS.
+// NATSPlaneConfig configures a request plane over NATS.
 type NATSConfig struct {
 	// Prefix is the prefix of the subjects that servers choose: words of letters, digits, '-' and
 	// '_', joined by dots. Empty means "penstock".

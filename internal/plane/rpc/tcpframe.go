@@ -10,7 +10,7 @@ import (
 // castagnoli is the polynomial of CRC-32C, for which CPUs have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sumSize is the size of a checksum in bytes.
+// checksumSize is the size of a checksum in bytes.
 const sumSize = 4
 
 // errDamaged ends a connection without TLS. TCP's own checksum has 16 bits, and proxies and network

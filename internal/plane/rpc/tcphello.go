@@ -193,7 +193,7 @@ func grease() (t frameType, id uint32, payload []byte) {
 	return greaseType(), rand.Uint32(), random(rand.N(32))
 }
 
-// random returns n random bytes.
+// randomBytes returns n random bytes.
 func random(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

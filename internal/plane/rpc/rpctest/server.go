@@ -7,7 +7,7 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// server is one Serve in progress.
+// testServer is one Serve in progress.
 type server struct {
 	addr string
 	stop context.CancelFunc
