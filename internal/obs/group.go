@@ -71,7 +71,7 @@ func (g *Group[S]) add(name string, whole *Set) S {
 	return t.is
 }
 
-// Remove removes a member. Its series, and those of its parts, are deleted. Values recorded later
+// Remove removes a member. Its series and its parts' series are deleted. Values recorded later
 // count in [Other].
 func (g *Group[S]) Remove(name string) {
 	g.leave(name, func(t *thing[S]) {
@@ -99,7 +99,8 @@ func (g *Group[S]) leave(name string, last func(*thing[S])) {
 	}
 }
 
-// Lookup returns the instruments of a member, or those of [Other] if there is no such member.
+// Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
+// member.
 func (g *Group[S]) Of(name string) S {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,7 +150,7 @@ type ledger struct {
 	other   *Set
 	mu      sync.RWMutex
 	vecs    map[string]any // the registered metrics, by name
-	used    int            // bytes of all series except those of Other
+	used    int            // bytes of all series, without the series of Other
 	parts   int            // the part of used in sets that are part of another
 	retired []*Set         // in the order of retirement
 }

@@ -16,7 +16,7 @@ import (
 // no cost.
 //
 // Spans carry numbers, ids and names, never a prompt, a token or a key, so that traces may be shown
-// to people who must not see user content.
+// to people without access to user content.
 type Tracer struct{ tracer trace.Tracer }
 
 // NewTracer returns a tracer whose spans go to p.

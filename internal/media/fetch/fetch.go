@@ -6,7 +6,7 @@
 //
 // There are two ways to get the content of a URL: [Fetcher.Size] reads only the header of a file,
 // in ranges, and [Fetcher.Get] reads the whole file, once for all concurrent callers. [ParseData]
-// decodes data: URIs. Errors are of type *fault.Error, worded for the sender of the URL, or those
+// decodes data: URIs. Errors are of type *fault.Error, worded for the sender of the URL, or errors
 // of the caller's context.
 package fetch
 
@@ -67,8 +67,8 @@ func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
 	return f.size(ctx, uri, upright)
 }
 
-// SizeEitherWay is Size for callers to whom rotation by 90 degrees does not matter: it makes no
-// request that would only tell the orientation.
+// SizeEitherWay is Size for callers which ignore rotation by 90 degrees: it makes no request that
+// would only tell the orientation.
 func (f *Fetcher) SizeEitherWay(ctx context.Context, uri string) (probe.Info, error) {
 	return f.size(ctx, uri, eitherWay)
 }

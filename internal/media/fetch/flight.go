@@ -32,7 +32,7 @@ type flights[V any] struct {
 	}
 }
 
-// flight is one run.
+// flightCall is one run.
 type call[V any] struct {
 	owner   owner
 	done    chan struct{}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// account identifies to whom a download is charged: the client that requested it first, and the
-// host that serves it. "" has no share limit.
+// account identifies where a download is charged: the client that requested it first, and the host
+// that serves it. "" has no share limit.
 type owner struct{ client, host string }
 
 type clientKey struct{}

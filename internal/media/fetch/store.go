@@ -42,8 +42,8 @@ type file struct {
 	expires time.Time
 }
 
-// newFileStore returns a store of limit bytes, of which the downloads of one client or from one
-// host take at most share.
+// newFileStore returns a store of limit bytes. The downloads of one client or from one host take at
+// most share bytes.
 func newStore(limit, share int64, ttl time.Duration, now func() time.Time) *store {
 	s := &store{limit: limit, ttl: ttl, now: now}
 	s.mu.budget = budget{limit: limit, share: share}

@@ -3,7 +3,7 @@
 //
 // The same file yields the same bytes on every machine: decoding uses integer arithmetic, and
 // resampling rounds at every step. The decoders are Go's, so the pixels of a JPEG can differ by one
-// or two steps from those of other libraries; keys derived from them (media.PixelsKey) are
+// or two steps from the pixels of other libraries; keys derived from them (media.PixelsKey) are
 // therefore specific to Penstock.
 //
 // Files are untrusted. Their headers are examined before anything is allocated, so a claimed size

@@ -34,8 +34,8 @@ var (
 	ErrGone        = errors.New("there is no such segment any more")
 )
 
-// checkName rejects names which are not those of segments, so that a name from outside never refers
-// to another file.
+// checkName rejects names which no segment can have, so that a name from outside never refers to
+// another file.
 func checkName(name string) error {
 	if !strings.HasPrefix(name, mark) || len(name) > 128 {
 		return fmt.Errorf("shm open: the name does not begin with %s or is too long", mark)

@@ -25,7 +25,7 @@ type Object struct {
 
 // Archive stores a small number of objects for all processes of a deployment, and provides locks
 // for working on them. Implementations are safe for concurrent use. Names of objects and locks have
-// the same syntax as those of topics.
+// the syntax of topic names.
 type Archive interface {
 	// Put stores data under a name, atomically: readers see all of it or none, even if this process
 	// crashes. It replaces an existing object of that name. A concurrent reader of the replaced

@@ -116,7 +116,7 @@ func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
 }
 
 // opRand returns the random source of the next op on a topic. The space in its faultSite, which no
-// topic name contains, separates it from those of messages.
+// topic name contains, separates it from the faultSites of messages.
 func (b *FaultyBus) draw(topic, op string) *rand.Rand {
 	s := site{topic: topic + " " + op}
 	return b.rng(s, b.count(s))

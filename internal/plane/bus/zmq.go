@@ -45,9 +45,9 @@ func (c *ZMQConfig) EnsureDefaults() {
 // process publishes to its subscribers, retains what it published on durable topics within their
 // bounds, and answers requests for missed messages.
 //
-// There is no global numbering, so each process numbers messages itself: Seq and Incarnation are
-// those of the local journal in which it collects the messages it receives, which ends with the
-// process. Messages of one publisher keep their order; the order across publishers differs between
+// There is no global numbering, so each process numbers messages itself: Seq and Incarnation belong
+// to the local journal in which it collects the messages it receives, which ends with the process.
+// Messages of one publisher keep their order; the order across publishers differs between
 // processes. The messages that a publisher retains also end with its process. DescribeTopic and
 // Purge therefore concern this process alone, and a snapshot cannot be resumed from: a process
 // which starts requests all messages that the others retain.

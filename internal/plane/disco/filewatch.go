@@ -15,7 +15,7 @@ import (
 )
 
 // fileWatcher is one Watch: it reads the directory periodically and passes the changes to its view.
-// All times are those of this process: it records when it last saw each file change.
+// All times are local: it records when it last saw each file change.
 type fileWatcher struct {
 	reg     *File
 	kind    Kind

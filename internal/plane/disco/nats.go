@@ -113,7 +113,7 @@ func (r *NATS) Close() {
 }
 
 // PurgeInstances removes all instances registered in the bucket. It is for the owner of a store
-// that has just started: existing registrations are those of an earlier run, and their leases would
+// that has just started: existing registrations come from an earlier run, and their leases would
 // keep dead instances visible for a while. Live processes elsewhere register again when they find
 // their leases gone, as after any loss of the store.
 func (r *NATS) Forget(ctx context.Context) error {

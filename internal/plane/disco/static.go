@@ -15,7 +15,7 @@ import (
 	"penstock/internal/backoff"
 )
 
-// maxAddrs bounds the addresses of a static registry, each of which has a goroutine.
+// maxAddrs bounds the addresses of a static registry; each address has a goroutine.
 const maxAddrs = 4096
 
 // StaticConfig configures a registry of fixed addresses.

@@ -8,7 +8,7 @@ import (
 )
 
 // byteBudget bounds memory that several calls share, in bytes. A body's whole size is reserved
-// before its first byte is read, so many large bodies which arrive at once, or never complete,
+// before its first byte is read, so that many large bodies which arrive at once, or never complete,
 // cannot exhaust the memory of the process.
 type budget struct {
 	limit int64

@@ -25,7 +25,7 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 	case err != nil:
 		return err
 	case p.cfg.ClientTLS != nil && u.Scheme == "http":
-		// Otherwise an attacker who can write to discovery would get prompts, and the token,
+		// Otherwise an attacker with write access to discovery would get prompts, and the token,
 		// without a certificate.
 		return fault.New(fault.Unavailable, "call %s: this process calls over TLS, and %s is without; give the server the rpc TLS settings too", method, addr)
 	}

@@ -40,7 +40,7 @@ type TCP struct {
 	mu      struct {
 		sync.Mutex
 		peers  map[string]*tcpPeer // for new calls, by address
-		all    map[*tcpPeer]bool   // all of these and those which still have calls in progress
+		all    map[*tcpPeer]bool   // all of these, and peers with calls in progress
 		closed bool
 	}
 }

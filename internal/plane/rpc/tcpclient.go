@@ -51,8 +51,8 @@ func newClientLink(t *TCP, p *tcpPeer, conn net.Conn, greeting hello) *clientLin
 	return l
 }
 
-// serveConn runs the link until it ends, and then ends its calls. A call of which no byte was
-// written to the operating system can be retried on another connection.
+// serveConn runs the link until it ends, and then ends its calls. A call without a byte written to
+// the operating system can be retried on another connection.
 func (l *clientLink) serve() {
 	err := l.run(l.buf)
 	l.give()

@@ -26,7 +26,7 @@ type serverLink struct {
 	mu struct {
 		sync.Mutex
 		calls   map[uint32]*callIn
-		inside  int    // running handlers, including those of canceled calls
+		inside  int    // running handlers, including handlers of canceled calls
 		last    uint32 // number of the most recent call that was started
 		leaving bool
 		linger  *time.Timer // closes the link if the client does not
@@ -151,7 +151,7 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 }
 
 // expireBodies ends calls whose bodies take too long. Their reserved memory is then available to
-// other calls, including those of other connections.
+// other calls, including calls of other connections.
 func (l *serverLink) expire() (err error) {
 	now := time.Now()
 	l.coming = slices.DeleteFunc(l.coming, func(c *callIn) bool {
