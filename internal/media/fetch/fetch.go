@@ -60,9 +60,9 @@ func (f *Fetcher) Close() error {
 // Memory returns how many bytes files use, including downloads in progress.
 func (f *Fetcher) Memory() int64 { return f.store.used() }
 
-// Size returns the dimensions of the picture, or the length of the sound, behind a URL; it reads
-// only the header. If the header has the size but the file does not tell its orientation, the
-// result is not Oriented. Results, including failures, are cached.
+// Size returns the dimensions of the picture, or the length of the sound, at a URL; it reads only
+// the header. If the header has the size but the file does not tell its orientation, the result is
+// not Oriented. Results, including failures, are cached.
 func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
 	return f.size(ctx, uri, upright)
 }
@@ -107,7 +107,7 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 	return info, err
 }
 
-// probeHeader reads the header of the file behind a URL, range by range.
+// probeHeader reads the header of the file at a URL, range by range.
 func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, error) {
 	p := probe.Probe{MaxPixels: f.cfg.MaxPixels}
 	total, tag := int64(-1), ""
@@ -159,7 +159,7 @@ func (b *Blob) Release() {
 // newBlob returns a Blob for a file which is pinned for it.
 func (f *Fetcher) blob(e *file) *Blob { return &Blob{Bytes: e.b, store: f.store, file: e} }
 
-// Get returns the file behind a URL. The caller must release it.
+// Get returns the file at a URL. The caller must release it.
 func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 	u, err := f.cfg.parse(uri)
 	if err != nil {
