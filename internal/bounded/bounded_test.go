@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// TestMemory: who waits is served in the order of coming, a share larger than all
-// there is gets all, and who gives up leaves nothing reserved.
+// TestMemory: waits are served in order of arrival, a reservation above the limit gets the limit,
+// and a canceled wait leaves nothing reserved.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(10)
@@ -67,7 +67,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// TestEach: all are done, so many at a time and no more, and a failure ends what is left.
+// TestEach: all calls run, with a bounded number at a time, and an error cancels the rest.
 func TestEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var done, now, most atomic.Int32

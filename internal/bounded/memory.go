@@ -6,26 +6,27 @@ import (
 	"sync"
 )
 
-// Memory is memory that requests share, in bytes. It is safe for concurrent use.
+// MemoryBudget is a bounded amount of memory that requests share, in bytes. It is safe for
+// concurrent use.
 type Memory struct {
 	limit int64
 	mu    struct {
 		sync.Mutex
 		used    int64
-		waiting []*share // in the order in which they came
+		waiting []*share // in order of arrival
 	}
 }
 
-// share is somebody's wait for n bytes; granted is closed when they are there.
+// reservation is a pending wait for n bytes; granted is closed when they are reserved.
 type share struct {
 	n       int64
 	granted chan struct{}
 }
 
-// NewMemory returns a Memory of limit bytes, of which none is used.
+// NewMemoryBudget returns an unused budget of limit bytes.
 func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
 
-// Take reserves n bytes if they are there.
+// TryReserve reserves n bytes and reports whether they were available.
 func (m *Memory) Take(n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,9 +37,9 @@ func (m *Memory) Take(n int64) bool {
 	return true
 }
 
-// Wait reserves n bytes, or all there are if that is less, as soon as those who
-// waited before have theirs. It returns how many it reserved, or the error of ctx.
-// Callers bound how many wait.
+// Reserve waits until n bytes are available, and reserves them; a larger n than the limit is
+// reduced to it. Waits are served in order. It returns how many bytes it reserved, or the error of
+// ctx. Callers must bound the number of waits.
 func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) {
 	s := &share{n: min(n, m.limit), granted: make(chan struct{})}
 	m.mu.Lock()
@@ -57,11 +58,11 @@ func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) 
 	} else { // granted at the same moment
 		m.mu.used -= s.n
 	}
-	m.grant() // those behind it may fit
+	m.grant() // later waits may fit now
 	return 0, ctx.Err()
 }
 
-// Give returns n bytes that were reserved.
+// Release returns n reserved bytes.
 func (m *Memory) Give(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +70,7 @@ func (m *Memory) Give(n int64) {
 	m.grant()
 }
 
-// grant serves the first who wait, as far as there is room.
+// grantLocked serves the first waits while there is room.
 func (m *Memory) grant() {
 	for len(m.mu.waiting) > 0 && m.mu.used+m.mu.waiting[0].n <= m.limit {
 		s := m.mu.waiting[0]
@@ -79,14 +80,14 @@ func (m *Memory) grant() {
 	}
 }
 
-// Used returns how much is reserved, and Waiting how many wait.
+// Used returns how many bytes are reserved.
 func (m *Memory) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.used
 }
 
-// Waiting is explained at Used.
+// Waiting returns the number of pending waits.
 func (m *Memory) Waiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

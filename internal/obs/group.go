@@ -8,15 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Other is the label value under which things are counted that have no series of their own.
+// Other is the label value for everything that has no series of its own.
 const Other = "other"
 
-// Group is the metrics of things of one kind that come and go, such as models, adapters and workers. Each
-// thing that is there has a [Set] of instruments, whose series carry its name in one label; they are deleted
-// when it leaves. All series together take at most so many bytes of what is scraped: what has no room counts
-// in the series of [Other], or of the thing that it is part of, so that sums stay true.
+// MetricGroup is the metrics of a changing set of members of one kind, such as models, adapters and
+// workers. Each member has an [InstrumentSet], whose series carry the member's name in one label;
+// they are deleted when the member is removed. All series together take a bounded number of bytes
+// of scraped output. What does not fit is counted in the series of [Other], or of the member that
+// it is part of, so that sums stay correct.
 //
-// A Group is safe for concurrent use.
+// A MetricGroup is safe for concurrent use.
 type Group[S any] struct {
 	build  func(*Set) S
 	ledger *ledger
@@ -27,15 +28,15 @@ type Group[S any] struct {
 	}
 }
 
-// thing is one that is there.
+// groupMember is a current member.
 type thing[S any] struct {
 	set    *Set
 	is     S
 	adders int
 }
 
-// NewGroup returns a group without things. Its series have the label given, and take at most room bytes.
-// build creates the instruments of a thing.
+// NewGroup returns an empty group. Its series have the given label, and take at most room bytes.
+// build creates the instruments of a member.
 func NewGroup[S any](m *Metrics, label string, room int, build func(*Set) S) *Group[S] {
 	g := &Group[S]{build: build, ledger: &ledger{metrics: m, label: label, room: room, vecs: map[string]any{}}}
 	g.ledger.other = &Set{ledger: g.ledger, name: Other}
@@ -44,12 +45,13 @@ func NewGroup[S any](m *Metrics, label string, room int, build func(*Set) S) *Gr
 	return g
 }
 
-// Add says that a thing is there, and returns its instruments. A thing can be added several times, and is
-// there until it was removed as often.
+// AddMember adds a member and returns its instruments. A member can be added several times, and is
+// removed when it was removed as often.
 func (g *Group[S]) Add(name string) S { return g.add(name, nil) }
 
-// AddPart is Add for a thing that is part of another one, whose set is whole: it has counters of its own as
-// long as the parts take no more than half of the room, and shares the histograms and gauges of the whole.
+// AddPart is AddMember for a member that is part of another one, whose set is whole. It has its own
+// counters as long as the parts take no more than half of the room, and shares the histograms and
+// gauges of the whole.
 func (g *Group[S]) AddPart(name string, whole *Set) S { return g.add(name, whole) }
 
 func (g *Group[S]) add(name string, whole *Set) S {
@@ -69,8 +71,8 @@ func (g *Group[S]) add(name string, whole *Set) S {
 	return t.is
 }
 
-// Remove says that a thing that was added has left. Its series are deleted, and those of its parts; what
-// still comes of it counts as what has no room does.
+// Remove removes a member. Its series and its parts' series are deleted. Values recorded later
+// count in [Other].
 func (g *Group[S]) Remove(name string) {
 	g.leave(name, func(t *thing[S]) {
 		delete(g.mu.things, name)
@@ -78,13 +80,13 @@ func (g *Group[S]) Remove(name string) {
 	})
 }
 
-// Retire says that a thing that was added is away, and may come back. Its series stay until there is no
-// room for those of others, or it is removed.
+// Retire marks a member as absent, for the case that it returns. Its series stay until others need
+// the room, or it is removed.
 func (g *Group[S]) Retire(name string) {
 	g.leave(name, func(t *thing[S]) { g.ledger.retire(t.set) })
 }
 
-// leave does what the last who added a thing wants done.
+// releaseMember calls last when the last adder of a member has released it.
 func (g *Group[S]) leave(name string, last func(*thing[S])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,7 +99,8 @@ func (g *Group[S]) leave(name string, last func(*thing[S])) {
 	}
 }
 
-// Of returns the instruments of a thing, those of [Other] if it is not there.
+// Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
+// member.
 func (g *Group[S]) Of(name string) S {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,29 +110,29 @@ func (g *Group[S]) Of(name string) S {
 	return g.other
 }
 
-// Set is where the instruments of one thing are created.
+// InstrumentSet creates the instruments of one member.
 type Set struct {
 	ledger *ledger
 	name   string
-	whole  *Set // nil if it is not part of one
+	whole  *Set // nil if it is not part of another set
 	vecs   []named
 
-	// Guarded by the ledger's mu.
+	// Guarded by the budget's mu.
 	used  int // bytes of its series
 	gone  bool
 	parts []*Set
 }
 
-// named is an instrument by its name.
+// namedInstrument is an instrument with its name.
 type named struct {
 	name string
-	vec  any // *Vec of something
+	vec  any // *InstrumentVec of some type
 }
 
 // Name returns the value of the set's label.
 func (s *Set) Name() string { return s.name }
 
-// find returns the instrument of a name, nil if there is none.
+// findInstrument returns the instrument with that name, nil if there is none.
 func (s *Set) find(name string) any {
 	for _, n := range s.vecs {
 		if n.name == name {
@@ -139,24 +142,24 @@ func (s *Set) find(name string) any {
 	return nil
 }
 
-// ledger counts what series take, and creates and deletes them.
+// seriesBudget accounts for the bytes of series, and creates and deletes them.
 type ledger struct {
 	metrics *Metrics
 	label   string
 	room    int
 	other   *Set
 	mu      sync.RWMutex
-	vecs    map[string]any // what is registered, by name
-	used    int            // bytes of all series but those of Other
-	parts   int            // of them those of sets that are part of another
-	retired []*Set         // in the order in which they left
+	vecs    map[string]any // the registered metrics, by name
+	used    int            // bytes of all series, without the series of Other
+	parts   int            // the part of used in sets that are part of another
+	retired []*Set         // in the order of retirement
 }
 
-// chargeLocked reserves n bytes for a series, and reports whether there is room. The series of things that
-// are away make room, the first that left first.
+// chargeLocked reserves n bytes for a series, and reports whether there is room. To make room it
+// removes the series of retired members, oldest retirement first.
 func (l *ledger) chargeLocked(s *Set, n int) bool {
 	switch {
-	case s.name == Other: // its label values are few
+	case s.name == Other: // it has few label values
 		return true
 	case s.gone, s.whole != nil && l.parts+n > l.room/2:
 		return false
@@ -175,7 +178,7 @@ func (l *ledger) chargeLocked(s *Set, n int) bool {
 	return true
 }
 
-// attach notes that a set is part of another one.
+// attachPart records that a set is part of another one.
 func (l *ledger) attach(s *Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +187,7 @@ func (l *ledger) attach(s *Set) {
 	}
 }
 
-// retire has the series of a set make room where others need some.
+// retireSet allows others to take the room of a set's series.
 func (l *ledger) retire(s *Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +196,7 @@ func (l *ledger) retire(s *Set) {
 	}
 }
 
-// restore ends that, and reports whether the series are still there.
+// restoreSet undoes retireSet, and reports whether the series still exist.
 func (l *ledger) restore(s *Set) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,7 +208,7 @@ func (l *ledger) unretireLocked(s *Set) {
 	l.retired = slices.DeleteFunc(l.retired, func(r *Set) bool { return r == s })
 }
 
-// remove deletes the series of a set and of its parts.
+// removeSet deletes the series of a set and of its parts.
 func (l *ledger) remove(s *Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,18 +236,18 @@ func (l *ledger) removeLocked(s *Set) {
 	}
 }
 
-// Vec is a metric of one thing: an instrument for each combination of values of its labels.
+// InstrumentVec is a metric of one member: an instrument for each combination of label values.
 type Vec[M any] struct {
 	set      *Set
-	overflow *Vec[M] // where that counts for which there is no room; nil in the set of Other
+	overflow *Vec[M] // counts what has no room; nil in the set of Other
 	create   func(values ...string) M
-	lines    int // of a series in what is scraped
-	width    int // bytes of such a line, but for the values of labels
+	lines    int // scraped lines per series
+	width    int // bytes of such a line, without the label values
 	known    map[string]M
 }
 
-// WithLabelValues returns the instrument for values of the labels, which are few: none of them is an
-// outsider's word.
+// WithLabelValues returns the instrument for the label values. There must be few combinations, and
+// none may come from outside the process.
 func (v *Vec[M]) WithLabelValues(values ...string) M {
 	key := strings.Join(values, "\xff")
 	l := v.set.ledger
@@ -261,15 +264,15 @@ func (v *Vec[M]) WithLabelValues(values ...string) M {
 	return v.overflow.WithLabelValues(values...)
 }
 
-// add returns a new instrument, if there is room for one.
+// addSeries returns a new instrument, if there is room for one.
 func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
 	l := v.set.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m, ok = v.known[key]; ok && !v.set.gone { // in the meantime
+	if m, ok = v.known[key]; ok && !v.set.gone { // added in the meantime
 		return m, true
 	}
-	n := v.width + 2*len(v.set.name) // a quote or a line break takes two
+	n := v.width + 2*len(v.set.name) // escaping doubles a quote or a line break
 	for _, s := range values {
 		n += len(s)
 	}
@@ -281,7 +284,7 @@ func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
 	return m, true
 }
 
-// Counter creates a counter named penstock_<name>, with the group's label and others.
+// Counter creates a counter named penstock_<name>, with the group's label and the given ones.
 func (s *Set) Counter(name, help string, labels ...string) *Vec[prometheus.Counter] {
 	vec := registered(s.ledger, name, func() *prometheus.CounterVec {
 		return s.ledger.metrics.Counter(name, help, append([]string{s.ledger.label}, labels...)...)
@@ -293,7 +296,7 @@ func (s *Set) Counter(name, help string, labels ...string) *Vec[prometheus.Count
 	return newVec(s, name, overflow, vec.WithLabelValues, 1, labels)
 }
 
-// Gauge creates a gauge named penstock_<name>, with the group's label and others.
+// Gauge creates a gauge named penstock_<name>, with the group's label and the given ones.
 func (s *Set) Gauge(name, help string, labels ...string) *Vec[prometheus.Gauge] {
 	if s.whole != nil {
 		return s.whole.find(name).(*Vec[prometheus.Gauge])
@@ -304,7 +307,7 @@ func (s *Set) Gauge(name, help string, labels ...string) *Vec[prometheus.Gauge] 
 	return newVec[prometheus.Gauge](s, name, nil, vec.WithLabelValues, 1, labels)
 }
 
-// Histogram creates a histogram named penstock_<name>, with the group's label and others.
+// Histogram creates a histogram named penstock_<name>, with the group's label and the given ones.
 func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *Vec[prometheus.Observer] {
 	if s.whole != nil {
 		return s.whole.find(name).(*Vec[prometheus.Observer])
@@ -315,7 +318,7 @@ func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) 
 	return newVec[prometheus.Observer](s, name, nil, vec.WithLabelValues, len(buckets)+3, labels)
 }
 
-// registered returns what is registered under a name, which create does once.
+// registerOnce returns the metric registered under a name; it calls create the first time.
 func registered[V any](l *ledger, name string, create func() V) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,9 +330,9 @@ func registered[V any](l *ledger, name string, create func() V) V {
 	return v
 }
 
-// newVec returns a metric of a set. Without overflow, that of Other is.
+// newVec returns a metric of a set. Without overflow, the metric of Other is the overflow.
 func newVec[M any](s *Set, name string, overflow *Vec[M], create func(...string) M, lines int, labels []string) *Vec[M] {
-	const values = len(`_bucket{le="0.0000",} 1.7976931348623157e+308`) // and the end of a line
+	const values = len(`_bucket{le="0.0000",} 1.7976931348623157e+308`) // including the newline
 	v := &Vec[M]{
 		set: s, overflow: overflow, create: create, lines: lines, known: map[string]M{},
 		width: len(Namespace) + 1 + len(name) + values + 1,

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// ComponentKey is the attribute that says which part of the process logs; the
-// level of a record follows from it.
+// ComponentKey is the attribute which names the part of the process that logs. It determines the
+// minimum level of a record.
 const ComponentKey = "component"
 
-// Format is how log records are written.
+// LogFormat is the encoding of log records.
 type Format string
 
 // The formats, by the names that users know.
@@ -24,16 +24,16 @@ const (
 	JSON Format = "json"
 )
 
-// Levels is a least level for all components and others for some of them.
+// Levels is a minimum level for all components, and different ones for some of them.
 type Levels struct {
 	base slog.Level
 	of   map[string]slog.Level
 }
 
-// ParseLevels reads the form of --log-level: comma-separated levels, a bare one
-// for everything and component=level for one component, as "info,router=debug".
-// Levels are debug, info, warn and error; without a bare one the base is info.
-// Every problem is reported, and that a component is not among those given.
+// ParseLevels parses the value of --log-level: comma-separated levels, a bare one for everything
+// and component=level for one component, for example "info,router=debug". Levels are debug, info,
+// warn and error; without a bare one the base is info. It reports all problems, including
+// components which are not in components.
 func ParseLevels(s string, components []string) (Levels, error) {
 	l := Levels{of: map[string]slog.Level{}}
 	var errs []error
@@ -73,7 +73,7 @@ var levelNames = map[string]slog.Level{
 	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 }
 
-// For returns the least level that component logs at.
+// LevelOf returns the minimum level of component.
 func (l Levels) For(component string) slog.Level {
 	if level, ok := l.of[component]; ok {
 		return level
@@ -81,7 +81,7 @@ func (l Levels) For(component string) slog.Level {
 	return l.base
 }
 
-// String returns the form that [ParseLevels] reads, components in order.
+// String returns the form that [ParseLevels] parses, with the components sorted.
 func (l Levels) String() string {
 	parts := []string{strings.ToLower(l.base.String())}
 	for component, level := range l.of {
@@ -91,10 +91,10 @@ func (l Levels) String() string {
 	return strings.Join(parts, ",")
 }
 
-// NewLogger returns a logger that writes records to w, one per line. A logger
-// derived with [Component] has that component's level, all others the base one.
+// NewLogger returns a logger which writes records to w, one per line. A logger derived with
+// [Component] has that component's level; all others have the base level.
 func NewLogger(w io.Writer, format Format, levels Levels) (*slog.Logger, error) {
-	all := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // leveled decides
+	all := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // leveledHandler filters
 	var h slog.Handler
 	switch format {
 	case Text:
@@ -107,17 +107,17 @@ func NewLogger(w io.Writer, format Format, levels Levels) (*slog.Logger, error) 
 	return slog.New(&leveled{Handler: h, levels: levels, least: levels.base}), nil
 }
 
-// Component returns log for one part of the process.
+// Component returns log with the attribute for one component of the process.
 func Component(log *slog.Logger, name string) *slog.Logger {
 	return log.With(slog.String(ComponentKey, name))
 }
 
-// leveled passes on the records that its component may log.
+// leveledHandler passes on the records which its component may log.
 type leveled struct {
 	slog.Handler
 	levels  Levels
 	least   slog.Level
-	grouped bool // inside a group an attribute of our name is the group's affair
+	grouped bool // within a group, an attribute with our key belongs to the group
 }
 
 func (h *leveled) Enabled(_ context.Context, level slog.Level) bool { return level >= h.least }

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// maxThrottled bounds the messages that one Throttle remembers. Messages are
-// constants of the code, so a caller that has more is building them.
+// maxThrottled bounds the messages that one Throttle remembers. Messages should be constants, so a
+// caller that exceeds it constructs them.
 const maxThrottled = 256
 
-// Throttle logs a message that may repeat without end: the first at once, then
-// at most one per interval, with the number of those left out in between.
-// It is safe for concurrent use.
+// Throttle logs a message that may repeat indefinitely: the first at once, then at most one per
+// interval, with the number of suppressed ones. It is safe for concurrent use.
 type Throttle struct {
 	log   *slog.Logger
 	every time.Duration
@@ -33,17 +32,16 @@ type repeats struct {
 	skipped uint64
 }
 
-// NewThrottle returns a Throttle that logs each message to log at most once in
-// every interval.
+// NewThrottle returns a Throttle which logs each message to log at most once per interval.
 func NewThrottle(log *slog.Logger, every time.Duration) *Throttle {
 	t := &Throttle{log: log, every: every}
 	t.mu.said = map[string]*repeats{}
 	return t
 }
 
-// Log logs msg, a constant, unless the same message was logged less than an
-// interval ago. After a silence it carries "repeated", the number left out.
-// Beyond the bound on messages it logs without throttling.
+// Log logs msg, a constant, unless the same message was logged less than an interval ago. The
+// attribute "repeated" is the number of suppressed messages. Beyond the bound on messages it logs
+// without throttling.
 func (t *Throttle) Log(ctx context.Context, level slog.Level, msg string, args ...any) {
 	if !t.log.Enabled(ctx, level) {
 		return
@@ -58,8 +56,7 @@ func (t *Throttle) Log(ctx context.Context, level slog.Level, msg string, args .
 	t.log.Log(ctx, level, msg, args...)
 }
 
-// Flush logs what was left out of each message since it was last logged; call
-// it when the work ends.
+// Flush logs the suppressed count of each message; call it when the work ends.
 func (t *Throttle) Flush(ctx context.Context) {
 	t.mu.Lock()
 	said := t.mu.said
@@ -78,7 +75,7 @@ func (t *Throttle) Flush(ctx context.Context) {
 	}
 }
 
-// admit counts msg and reports whether it is to be logged now.
+// countMessage counts msg and reports whether to log it now.
 func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool) {
 	now := time.Now()
 	t.mu.Lock()
@@ -100,10 +97,10 @@ func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool
 	return skipped, true
 }
 
-// Writer returns what makes a record of each line written to it: the constant msg
-// with the line beside it, so that lines which differ are repeats of one message. It
-// is for packages that write lines and know no slog, such as net/http, whose server
-// has one for every client that breaks off a handshake.
+// LineLogger returns a log.Logger which turns each line written to it into a record: the constant
+// msg with the line as an attribute, so that different lines count as repetitions of one message.
+// It is for packages that write lines instead of using slog, such as net/http, whose server writes
+// one for every client which aborts a handshake.
 func (t *Throttle) Writer(level slog.Level, msg string) *log.Logger {
 	return log.New(throttledLines{t, level, msg}, "", 0)
 }

@@ -12,32 +12,32 @@ import (
 	"penstock/core/fault"
 )
 
-// Tracer starts the spans of a trace: one for each stage that a request passes
-// through. Nil starts none, and costs nothing.
+// Tracer starts the spans of a trace: one for each stage of a request. A nil Tracer starts none, at
+// no cost.
 //
-// A span has numbers, ids and names: never a prompt, a token or a key, so that a
-// trace may be shown to those who must not see what users write.
+// Spans carry numbers, ids and names, never a prompt, a token or a key, so that traces may be shown
+// to people without access to user content.
 type Tracer struct{ tracer trace.Tracer }
 
 // NewTracer returns a tracer whose spans go to p.
 func NewTracer(p trace.TracerProvider) *Tracer { return &Tracer{p.Tracer("penstock")} }
 
-// Span is a stage of a request; the zero Span is that of a tracer that is off. It is
-// used by one goroutine at a time.
+// Span is a stage of a request. The zero Span is that of a disabled tracer. It is not safe for
+// concurrent use.
 type Span struct{ span trace.Span }
 
-// Start starts a span under that of ctx, and returns a context that has it: calls
-// over the request plane carry it to others.
+// Start starts a span under that of ctx, and returns a context with it, which calls over the
+// request plane propagate.
 func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
 	return t.start(ctx, name, trace.SpanKindInternal)
 }
 
-// Client starts the span of a call to another process.
+// StartClient starts the span of a call to another process.
 func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Span) {
 	return t.start(ctx, name, trace.SpanKindClient)
 }
 
-// Serve starts the span of a call that another process made.
+// StartServer starts the span of a call from another process.
 func (t *Tracer) Serve(ctx context.Context, name string) (context.Context, Span) {
 	return t.start(ctx, name, trace.SpanKindServer)
 }
@@ -50,8 +50,8 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind) (c
 	return ctx, Span{span}
 }
 
-// Incoming returns ctx with the trace that a request's W3C headers say it is part
-// of, so that what is traced here, or only further on, continues it.
+// ExtractTrace returns ctx with the trace of a request's W3C headers, so that spans started here,
+// or only further downstream, continue it.
 func Incoming(ctx context.Context, h http.Header) context.Context {
 	if h.Get("Traceparent") == "" {
 		return ctx
@@ -59,41 +59,40 @@ func Incoming(ctx context.Context, h http.Header) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(h))
 }
 
-// Recording reports whether anybody will see the span: whether it is worth the work
-// of saying more than numbers.
+// IsRecording reports whether the span is exported, and so whether computing expensive attributes
+// is worthwhile.
 func (s Span) Recording() bool { return s.span != nil && s.span.IsRecording() }
 
-// Name changes the span's name.
+// SetName changes the span's name.
 func (s Span) Name(name string) {
 	if s.span != nil {
 		s.span.SetName(name)
 	}
 }
 
-// Int says a number.
+// SetInt sets an integer attribute.
 func (s Span) Int(key string, v int64) {
 	if s.Recording() {
 		s.span.SetAttributes(attribute.Int64(key, v))
 	}
 }
 
-// Float says a number that may not be whole.
+// SetFloat sets a floating-point attribute.
 func (s Span) Float(key string, v float64) {
 	if s.Recording() {
 		s.span.SetAttributes(attribute.Float64(key, v))
 	}
 }
 
-// Text says an id or a name.
+// SetText sets an attribute which is an id or a name.
 func (s Span) Text(key, v string) {
 	if s.Recording() {
 		s.span.SetAttributes(attribute.String(key, v))
 	}
 }
 
-// End ends the span with what became of the stage. An error is told by its code
-// alone; one that is not the client's own, or the client's going, marks the span as
-// failed.
+// End ends the span with the outcome of the stage. Only the code of an error is recorded. A server
+// error marks the span as failed; errors of the client and cancellations do not.
 func (s Span) End(err error) {
 	if s.span == nil {
 		return

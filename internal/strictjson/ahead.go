@@ -1,11 +1,10 @@
 package strictjson
 
-// TypeAhead returns the string under the key "type" of the object that is the next
-// value, which is still the next value then; "" if it has none. The object is
-// judged as Skip would. Where what an object's keys mean depends on its type, which
-// may be the last of them, this saves keeping the others until it comes.
+// PeekType returns the string under the key "type" of the next value, an object, without consuming
+// it; "" if it has none. It validates the object as SkipValue would. Where the meaning of an
+// object's keys depends on its type, which may come last, this avoids buffering the other keys.
 func (r *Reader) TypeAhead() (string, error) {
-	ahead := *r // its stacks grow behind r's own, which leaves r as it was
+	ahead := *r // the copy's stacks grow beyond r's, so r does not change
 	var kind string
 	err := ahead.Object(func(key string) error {
 		if key == "type" && ahead.Kind() == StringKind {

@@ -5,21 +5,21 @@ import (
 	"hash/maphash"
 )
 
-// keys finds keys given twice in one object: by comparing while there are few, by
-// a hash table beyond. Objects are inside one another, so both the keys and the
-// tables are stacks, which all objects of a text share: an object's part begins
-// where it was opened, and grows only while none is open in it.
+// keyStack detects duplicate keys in an object: by comparison while there are few, with a hash
+// table beyond that. Objects are nested, so the keys and the tables are stacks which all objects of
+// a text share: an object's part starts where it was opened, and grows only while no object within
+// it is open.
 type keys struct {
 	all   [][]byte
-	table []uint32 // open addressing: 1 + index among the object's keys, 0 is free
+	table []uint32 // open addressing: 1 + index among the object's keys; 0 is free
 	seed  maphash.Seed
 }
 
-// keySet is one object's part.
+// keySet is one object's part of the stacks.
 type keySet struct {
-	base      int // in keys.all
+	base      int // in keyStack.all
 	tableBase int
-	tableSize int // a power of two, more than twice the keys; 0 while there are few
+	tableSize int // a power of two, more than twice the number of keys; 0 while there are few
 }
 
 const fewKeys = 16
@@ -28,7 +28,7 @@ func (k *keys) open() keySet {
 	return keySet{base: len(k.all), tableBase: len(k.table)}
 }
 
-// close forgets s, which is the last one open.
+// closeSet removes s, which must be the last one open.
 func (k *keys) close(s keySet) {
 	clear(k.all[s.base:])
 	k.all = k.all[:s.base]
@@ -37,7 +37,7 @@ func (k *keys) close(s keySet) {
 
 func (k *keys) len(s keySet) int { return len(k.all) - s.base }
 
-// add adds key to s, which is the last one open, and reports whether it is new.
+// addKey adds key to s, which must be the last one open, and reports whether it is new.
 func (k *keys) add(s *keySet, key []byte) bool {
 	mine := k.all[s.base:]
 	if s.tableSize == 0 {
@@ -62,7 +62,7 @@ func (k *keys) add(s *keySet, key []byte) bool {
 	return true
 }
 
-// place enters key under index i, unless it is there.
+// insertSlot inserts key with index i, and returns false if it is already present.
 func (k *keys) place(s keySet, i int, key []byte) bool {
 	table, mine := k.table[s.tableBase:][:s.tableSize], k.all[s.base:]
 	mask := uint64(s.tableSize - 1)
@@ -77,7 +77,7 @@ func (k *keys) place(s keySet, i int, key []byte) bool {
 	}
 }
 
-// grow makes s's table so large and enters all its keys.
+// growTable resizes s's table to size and inserts all its keys.
 func (k *keys) grow(s *keySet, size int) {
 	if k.seed == (maphash.Seed{}) {
 		k.seed = maphash.MakeSeed()

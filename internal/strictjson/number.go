@@ -2,7 +2,7 @@ package strictjson
 
 import "strconv"
 
-// literal reads a number and returns its text, a part of the Reader's.
+// readNumberText reads a number and returns its text, which aliases the Reader's data.
 func (r *Reader) literal(want string) ([]byte, error) {
 	if r.Kind() != NumberKind {
 		return nil, r.Expected(want)
@@ -14,12 +14,12 @@ func (r *Reader) literal(want string) ([]byte, error) {
 	return r.data[start:r.pos], nil
 }
 
-// number steps over a number. ordinary says that it is small enough to be told
-// from its form that a float64 holds it.
+// scanNumber advances past a number. ordinary means that its form alone shows that it fits a
+// float64.
 func (r *Reader) number() (ordinary bool, err error) {
 	const (
 		shortExponent = 2   // digits
-		shortNumber   = 100 // bytes beside the exponent
+		shortNumber   = 100 // bytes without the exponent
 	)
 	start := r.pos
 	if r.data[r.pos] == '-' {
@@ -55,7 +55,7 @@ func (r *Reader) number() (ordinary bool, err error) {
 	return ordinary, nil
 }
 
-// digits steps over digits and returns how many there were.
+// skipDigits advances past digits and returns their number.
 func (r *Reader) digits() int {
 	start := r.pos
 	for r.pos < len(r.data) && '0' <= r.data[r.pos] && r.data[r.pos] <= '9' {
@@ -64,7 +64,7 @@ func (r *Reader) digits() int {
 	return r.pos - start
 }
 
-// skipNumber reads a number that nobody needs, and refuses what Float would.
+// skipNumber skips a number, and rejects it if ReadFloat would.
 func (r *Reader) skipNumber() error {
 	start := r.pos
 	ordinary, err := r.number()

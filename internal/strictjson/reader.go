@@ -1,10 +1,8 @@
-// Package strictjson reads JSON as strangers write it, and writes strings as
-// they read them.
+// Package strictjson reads untrusted JSON strictly, and writes JSON strings.
 //
-// A [Reader] is a cursor that leaves nothing to luck: what encoding/json lets
-// pass (keys given twice, keys in another case, half of a surrogate pair, bytes
-// that are no UTF-8) is an error here, sizes are bounded, and an error names the
-// field by its path and says in JSON's words what it must be.
+// A [Reader] is a strict cursor: what encoding/json accepts (duplicate keys, keys in a different
+// case, lone surrogates, invalid UTF-8) is an error here, sizes are bounded, and an error names the
+// field by its path and the expected type in JSON's terms.
 package strictjson
 
 import (
@@ -19,11 +17,11 @@ import (
 const (
 	maxDepth  = 64      // nesting of arrays and objects
 	maxKeys   = 1 << 14 // keys of one object
-	maxAll    = 1 << 20 // keys of all objects: comparing them is most of what a hostile text costs
-	maxNumber = 1 << 10 // bytes of a number as it is written
+	maxAll    = 1 << 20 // keys of all objects: comparing them dominates the cost of a hostile text
+	maxNumber = 1 << 10 // bytes of a number's text
 )
 
-// Kind is the type of a JSON value, told by its first byte.
+// Kind is the type of a JSON value, determined by its first byte.
 type Kind string
 
 // The kinds of values, as errors name them.
@@ -37,35 +35,34 @@ const (
 	InvalidKind Kind = "no JSON value"
 )
 
-// Reader is a strict cursor over one JSON text. Unlike encoding/json it refuses
-// duplicate keys, lone surrogates, invalid UTF-8, deep nesting and numbers that
-// nothing could hold, compares keys exactly, and reports a wrong type by the path
-// of the field and in JSON's own words. Each value is read once, in order: by one
-// of the typed methods, or by Skip or Raw, which are as strict about what is in it.
+// Reader is a strict cursor over one JSON text. Unlike encoding/json it rejects duplicate keys,
+// lone surrogates, invalid UTF-8, deep nesting and numbers out of range, compares keys exactly, and
+// reports a wrong type by the path of the field and in JSON's terms. Each value is read once, in
+// order: by one of the typed methods, or by SkipValue or ReadRaw, which validate it as strictly.
 //
-// The work is linear in the text, and what a Reader keeps is bounded by its depth
-// and the keys of the objects that are open.
+// The work is linear in the text. The memory of a Reader is bounded by its depth and the keys of
+// the open objects.
 type Reader struct {
 	data  []byte
 	pos   int
 	depth int
 	path  []step
 	seen  keys
-	keys  int // read so far
+	keys  int // number of keys read so far
 }
 
-// step is one element of the path to the value being read: the index of an
-// array element, or a key if index is negative.
+// pathStep is one element of the path to the current value: the index of an array element, or a key
+// if index is negative.
 type step struct {
 	key   []byte
 	index int
 }
 
-// fewSteps is as deep as most values are.
+// fewSteps is the depth of most values.
 const fewSteps = 4
 
-// NewReader returns a Reader at the start of data, of which it keeps hold. The
-// error is that of data that is no UTF-8.
+// NewReader returns a Reader at the start of data, which it keeps. It returns an error if data is
+// not valid UTF-8.
 func NewReader(data []byte) (*Reader, error) {
 	if !utf8.Valid(data) {
 		return nil, fault.New(fault.Invalid, "the request body is not valid UTF-8 (byte %d)", invalidAt(data))
@@ -84,7 +81,7 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// Param is the path of the value being read, such as "messages[0].content".
+// ParamPath returns the path of the current value, such as "messages[0].content".
 func (r *Reader) Param() string {
 	var b strings.Builder
 	for _, s := range r.path {
@@ -103,7 +100,7 @@ func (r *Reader) Param() string {
 	return b.String()
 }
 
-// Clip bounds a client's key where a message repeats it.
+// TruncateKey truncates a client's key for use in a message.
 func Clip(key string) string {
 	const limit = 64
 	if len(key) <= limit {
@@ -116,12 +113,12 @@ func Clip(key string) string {
 	return key[:cut] + "…"
 }
 
-// syntax returns the error of a text that is not JSON.
+// syntaxError returns the error for a text that is not JSON.
 func (r *Reader) syntax(what string) error {
 	return fault.New(fault.Invalid, "the request body is not valid JSON: %s at byte %d", what, r.pos)
 }
 
-// Refuse returns an Invalid error about the value being read.
+// InvalidError returns an Invalid error about the current value.
 func (r *Reader) Refuse(format string, args ...any) error {
 	p := r.Param()
 	if p == "" {
@@ -130,8 +127,8 @@ func (r *Reader) Refuse(format string, args ...any) error {
 	return fault.Param(p, "'%s' "+format, append([]any{p}, args...)...)
 }
 
-// RefuseParent returns an Invalid error about the array or the object that the
-// value being read is in.
+// ParentInvalidError returns an Invalid error about the array or object which contains the current
+// value.
 func (r *Reader) RefuseParent(format string, args ...any) error {
 	if n := len(r.path); n > 0 {
 		r.path = r.path[:n-1]
@@ -139,13 +136,12 @@ func (r *Reader) RefuseParent(format string, args ...any) error {
 	return r.Refuse(format, args...)
 }
 
-// Unsupported returns the error of a key that nobody defines: the value being
-// read is that key's.
+// UnsupportedError returns the error for an undefined key, whose value is the current one.
 func (r *Reader) Unsupported() error {
 	return fault.Param(r.Param(), "Unsupported parameter(s): %s", r.Param())
 }
 
-// Expected returns the error of a value of the wrong type.
+// WrongTypeError returns the error for a value of the wrong type.
 func (r *Reader) Expected(want string) error {
 	got := r.Kind()
 	if got == InvalidKind {
@@ -154,7 +150,7 @@ func (r *Reader) Expected(want string) error {
 	return r.Refuse("must be %s, not %s", want, got)
 }
 
-// unexpected is the syntax error of a byte that begins nothing.
+// unexpectedError returns the syntax error for a byte which starts no value.
 func (r *Reader) unexpected() error {
 	if r.space(); r.pos >= len(r.data) {
 		return r.syntax("unexpected end")
@@ -173,7 +169,7 @@ func (r *Reader) space() {
 	}
 }
 
-// Kind tells the type of the next value without reading it.
+// Kind returns the type of the next value without reading it.
 func (r *Reader) Kind() Kind {
 	r.space()
 	if r.pos >= len(r.data) {
@@ -196,7 +192,7 @@ func (r *Reader) Kind() Kind {
 	return InvalidKind
 }
 
-// Null reads a null if that is the next value.
+// ReadNull reads a null if that is the next value.
 func (r *Reader) Null() (bool, error) {
 	if r.Kind() != NullKind {
 		return false, nil
@@ -212,7 +208,7 @@ func (r *Reader) word(w string) error {
 	return nil
 }
 
-// Bool reads a boolean.
+// ReadBool reads a boolean.
 func (r *Reader) Bool() (bool, error) {
 	if r.Kind() != BoolKind {
 		return false, r.Expected("a boolean")
@@ -223,7 +219,7 @@ func (r *Reader) Bool() (bool, error) {
 	return false, r.word("false")
 }
 
-// Float reads a number; one beyond float64 is refused.
+// ReadFloat reads a number; it rejects one outside the range of float64.
 func (r *Reader) Float() (float64, error) {
 	lit, err := r.literal("a number")
 	if err != nil {
@@ -236,7 +232,7 @@ func (r *Reader) Float() (float64, error) {
 	return f, nil
 }
 
-// Int reads an integer; 1.0 and 1e2 are integers.
+// ReadInt reads an integer; 1.0 and 1e2 are integers.
 func (r *Reader) Int() (int64, error) {
 	lit, err := r.literal("an integer")
 	if err != nil {
@@ -255,7 +251,7 @@ func (r *Reader) Int() (int64, error) {
 	return int64(f), nil
 }
 
-// Object reads an object; visit reads the value of each key.
+// ReadObject reads an object; visit reads the value of each key.
 func (r *Reader) Object(visit func(key string) error) error {
 	if r.Kind() != ObjectKind {
 		return r.Expected("an object")
@@ -263,7 +259,7 @@ func (r *Reader) Object(visit func(key string) error) error {
 	return r.object(func(key []byte) error { return visit(string(key)) })
 }
 
-// object reads the object that is there; key is valid until visit returns.
+// visitObject reads an object; key is valid until visit returns.
 func (r *Reader) object(visit func(key []byte) error) error {
 	if err := r.enter(); err != nil {
 		return err
@@ -301,7 +297,7 @@ func (r *Reader) object(visit func(key []byte) error) error {
 	}
 }
 
-// key reads a key and the colon behind it. It is a part of the text if it can be.
+// readKey reads a key and the colon after it. The result aliases the text if it has no escapes.
 func (r *Reader) key() ([]byte, error) {
 	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
 		return nil, r.unexpected()
@@ -320,7 +316,7 @@ func (r *Reader) key() ([]byte, error) {
 	return []byte(s.text(r.data)), nil
 }
 
-// Array reads an array; visit reads each element.
+// ReadArray reads an array; visit reads each element.
 func (r *Reader) Array(want string, visit func(i int) error) error {
 	if r.Kind() != ArrayKind {
 		return r.Expected(want)
@@ -346,7 +342,7 @@ func (r *Reader) Array(want string, visit func(i int) error) error {
 	}
 }
 
-// enter steps over an opening bracket.
+// openContainer advances past an opening bracket.
 func (r *Reader) enter() error {
 	if r.path == nil {
 		r.path = make([]step, 0, fewSteps)
@@ -358,8 +354,8 @@ func (r *Reader) enter() error {
 	return nil
 }
 
-// next steps over what stands before an element: nothing, a comma, or the
-// closing bracket, which ends the container.
+// nextElement advances past the separator before an element: nothing, a comma, or the closing
+// bracket, which ends the container.
 func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	r.space()
 	switch {
@@ -378,7 +374,7 @@ func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	return false, nil
 }
 
-// End checks that nothing follows the value read.
+// CheckEnd checks that nothing follows the value read.
 func (r *Reader) End() error {
 	if r.space(); r.pos < len(r.data) {
 		return r.syntax("unexpected data after the end")

@@ -1,8 +1,7 @@
 package strictjson
 
-// Skip reads a value of any type and keeps nothing. It refuses what would be
-// refused if the value were read. It allocates only to compare keys that are
-// many or have escapes.
+// SkipValue skips a value of any type. It rejects what reading the value would reject. It allocates
+// only to compare keys that are many or have escapes.
 func (r *Reader) Skip() error {
 	r.space()
 	if r.pos >= len(r.data) {
@@ -50,12 +49,11 @@ func (r *Reader) skipArray() error {
 	}
 }
 
-// Raw reads a value of any type and returns its text as it was written, a part of
-// what the Reader was made of. It is as strict about it as Skip.
+// ReadRaw reads a value of any type and returns its text unchanged, as a part of the Reader's data.
+// It is as strict as SkipValue.
 func (r *Reader) Raw() ([]byte, error) { return r.Capture(r.Skip) }
 
-// Capture calls read, which reads one value, and returns the value's text as Raw
-// does.
+// CaptureRaw calls read, which must read one value, and returns the value's text as ReadRaw does.
 func (r *Reader) Capture(read func() error) ([]byte, error) {
 	r.space()
 	start := r.pos

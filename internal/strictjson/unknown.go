@@ -6,14 +6,14 @@ import (
 	"penstock/core/fault"
 )
 
-// Unknown gathers the keys of an object that nobody defines, so that all are
-// reported together. Its zero value has none.
+// UnknownKeys collects the undefined keys of an object, so that they are reported together. Its
+// zero value is empty.
 type Unknown struct {
-	names   []string // the first of them
-	dropped bool     // there are more
+	names   []string // the first keys
+	dropped bool     // there were more
 }
 
-// Note notes a key.
+// Add adds a key.
 func (u *Unknown) Note(key string) {
 	const most = 16
 	if len(u.names) == most {
@@ -23,7 +23,7 @@ func (u *Unknown) Note(key string) {
 	u.names = append(u.names, Clip(key))
 }
 
-// Err refuses what was noted; nil if nothing was.
+// Err returns an error which names the keys; nil if there are none.
 func (u *Unknown) Err() error {
 	if len(u.names) == 0 {
 		return nil

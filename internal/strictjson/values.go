@@ -2,23 +2,23 @@ package strictjson
 
 import "math"
 
-// MaxCount is the largest number of things that a request can ask for; an integer
-// bounded by it is told its lower bound only.
+// MaxCount is the maximum of integers which count things. For an integer with that upper bound, an
+// error names only the lower bound.
 const MaxCount = math.MaxInt32
 
-// Flag reads a boolean into dst.
+// ReadBoolInto reads a boolean into dst.
 func (r *Reader) Flag(dst *bool) (err error) {
 	*dst, err = r.Bool()
 	return err
 }
 
-// Text reads a string into dst.
+// ReadStringInto reads a string into dst.
 func (r *Reader) Text(dst *string) (err error) {
 	*dst, err = r.String()
 	return err
 }
 
-// Number reads a number within [lo, hi] into a new value at dst.
+// ReadNumberInto reads a number within [lo, hi] into a new value at dst.
 func (r *Reader) Number(dst **float64, lo, hi float64) error {
 	f, err := r.Float()
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *Reader) Number(dst **float64, lo, hi float64) error {
 	return nil
 }
 
-// Integer reads an integer within [lo, hi] into dst.
+// ReadIntegerInto reads an integer within [lo, hi] into dst.
 func (r *Reader) Integer(dst *int, lo, hi int64) error {
 	n, err := r.Int()
 	switch {

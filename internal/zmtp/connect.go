@@ -11,7 +11,7 @@ import (
 	"penstock/internal/backoff"
 )
 
-// connect dials ep and makes the connection ready, within the time of a handshake.
+// dialConn dials ep and does the handshake, within HandshakeTimeout.
 func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
 	defer cancel()
@@ -22,11 +22,11 @@ func connect(ctx context.Context, ep Endpoint, socket string, o *Options) (*link
 	return shakeWith(ctx, conn, dialled, socket, o)
 }
 
-// errSilent is of a port where somebody listens who does not greet: a server of HTTP waits
-// for more, for example.
+// errNoGreeting is the error for a port whose listener does not send a greeting: an HTTP server,
+// for example, waits for more input.
 var errSilent = errors.New("somebody listens there and does not speak ZeroMQ, or is stuck; is it the right port?")
 
-// shakeWith is shake that ends with ctx too.
+// handshakeContext is handshake, which also ends with ctx.
 func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	l, err := shake(conn, by, socket, o)
@@ -35,7 +35,7 @@ func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Op
 	case errors.Is(ended, context.DeadlineExceeded):
 		err = fmt.Errorf("handshake: %w", errSilent)
 	case err == nil:
-		err = ended // the connection was closed under the handshake that succeeded
+		err = ended // ctx closed the connection although the handshake succeeded
 	}
 	if err != nil {
 		return nil, err
@@ -43,11 +43,11 @@ func shakeWith(ctx context.Context, conn net.Conn, by side, socket string, o *Op
 	return l, nil
 }
 
-// steady is how long a connection lasts that is worth another attempt at once.
+// stableAfter is the duration of a connection after which the backoff is reset.
 const steady = 5 * time.Second
 
-// persist dials ep and serves the connection, again and again, until ctx ends or
-// serve returns an error that is final.
+// keepDialing dials ep and serves the connection, repeatedly, until ctx ends or serve returns a
+// finalError.
 func persist(ctx context.Context, ep Endpoint, socket string, o *Options, serve func(context.Context, *link) error) error {
 	if err := ep.dialable(); err != nil {
 		return err
@@ -74,13 +74,13 @@ func persist(ctx context.Context, ep Endpoint, socket string, o *Options, serve 
 	}
 }
 
-// finalError is one of the caller, after which nothing is dialled again.
+// finalError is an error of the caller which ends the dialling.
 type finalError struct{ err error }
 
 func (e *finalError) Error() string { return e.err.Error() }
 
-// acceptAll makes the connections of ln ready and serves each in a goroutine of
-// its own, until ctx ends or ln is closed. It returns when all of them have.
+// acceptAll accepts the connections of ln and serves each in its own goroutine, until ctx ends or
+// ln is closed. It returns when all of them have ended.
 func acceptAll(ctx context.Context, ln net.Listener, socket string, o *Options, serve func(context.Context, *link) error) {
 	var peers sync.WaitGroup
 	defer peers.Wait()
@@ -94,7 +94,7 @@ func acceptAll(ctx context.Context, ln net.Listener, socket string, o *Options, 
 				_ = conn.Close()
 			}
 			return
-		case err != nil: // no descriptors, or the like: what is connected goes on
+		case err != nil: // no file descriptors, for example; existing connections continue
 			o.tell(State{Kind: Refused, Peer: "anyone", Err: fmt.Errorf("accept: %w", err)})
 			_ = retry.Wait(ctx) // the end of ctx closes ln
 			continue
@@ -123,5 +123,5 @@ func acceptOne(ctx context.Context, conn net.Conn, socket string, o *Options, se
 		}
 		return
 	}
-	_ = l.serve(ctx, socket, name, serve) // told to OnState
+	_ = l.serve(ctx, socket, name, serve) // reported to OnState
 }

@@ -7,29 +7,28 @@ import (
 	"sync/atomic"
 )
 
-// inbox is how many received messages wait for Recv, and inboxBytes how large they
-// may be together; a message that is over it alone waits alone. Beyond them the
-// connection waits, and TCP holds up the peer.
+// inboxMessages bounds how many received messages wait for Recv, and inboxBytes their total size. A
+// single message above inboxBytes waits alone. Beyond the bounds nothing is read, and TCP flow
+// control stops the peer.
 const (
 	inbox      = 64
 	inboxBytes = 16 << 20
 )
 
-// Dealer is one connection to a ROUTER: messages there and back, as they come. It
-// does not dial again: who asks for a replay wants to know that the answer will not
-// come. Send and Recv may be called at once.
+// Dealer is one connection to a ROUTER, with messages in both directions. It does not dial again,
+// because a requester of a replay must learn that the answer will not arrive. Send and Recv may be
+// called concurrently.
 type Dealer struct {
 	o    Options
 	out  *outbox
 	in   chan [][]byte
 	held atomic.Int64  // bytes in in
-	took chan struct{} // of capacity 1: held has become less
+	took chan struct{} // signals that held has decreased; capacity one
 	life *lifetime
 	err  error // why the connection ended; read after in is closed
 }
 
-// DialDealer connects to the ROUTER at ep; ctx and Options.HandshakeTimeout bound
-// how long that takes.
+// DialDealer connects to the ROUTER at ep. ctx and Options.HandshakeTimeout bound the time.
 func DialDealer(ctx context.Context, ep Endpoint, o Options) (*Dealer, error) {
 	if err := ep.dialable(); err != nil {
 		return nil, err
@@ -57,7 +56,7 @@ func checkIdentity(id string) error {
 func (d *Dealer) run(ctx context.Context, l *link) {
 	d.err = exchange(ctx, l, d.out, func(frames [][]byte, _ command) error {
 		if frames == nil {
-			return nil // a command that is none of a dealer's
+			return nil // not a command for a dealer
 		}
 		size := sizeOf(frames)
 		for held := d.held.Load(); held > 0 && held+size > inboxBytes; held = d.held.Load() {
@@ -72,7 +71,7 @@ func (d *Dealer) run(ctx context.Context, l *link) {
 		d.held.Add(size)
 		select {
 		case d.in <- clone(frames):
-		case <-d.life.closing: // nobody will take it
+		case <-d.life.closing: // no receiver is left
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -84,8 +83,8 @@ func (d *Dealer) run(ctx context.Context, l *link) {
 	close(d.in)
 }
 
-// Send queues one message of at least one frame, and copies it. It waits while
-// there is no room, and returns ctx's error or why the connection ended.
+// Send queues a copy of one message of at least one frame. It blocks while there is no room, and
+// returns ctx's error or why the connection ended.
 func (d *Dealer) Send(ctx context.Context, frames ...[]byte) error {
 	if len(frames) == 0 {
 		return errors.New("send: a message has at least one frame")
@@ -118,8 +117,8 @@ func (d *Dealer) isDone() bool {
 	}
 }
 
-// Recv returns the next message, which is the caller's, or ctx's error, or, after
-// all that came before, why the connection ended: io.EOF when the peer closed it.
+// Recv returns the next message, which the caller owns, or ctx's error. After all received messages
+// it returns why the connection ended: io.EOF when the peer closed it.
 func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
 	select {
 	case frames, ok := <-d.in:
@@ -137,7 +136,7 @@ func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// Close ends the connection, after what is queued is sent or Options.Linger.
+// Close ends the connection after queued messages are sent or Options.Linger has passed.
 func (d *Dealer) Close() error {
 	d.life.end(d.o.Linger, func() int {
 		d.out.close()
@@ -146,7 +145,7 @@ func (d *Dealer) Close() error {
 	return nil
 }
 
-// sizeOf returns how many bytes a message has.
+// messageBytes returns the total size of a message's frames.
 func sizeOf(frames [][]byte) (size int64) {
 	for _, f := range frames {
 		size += int64(len(f))
@@ -154,7 +153,7 @@ func sizeOf(frames [][]byte) (size int64) {
 	return size
 }
 
-// clone copies a message into memory of its own.
+// cloneMessage copies a message into new memory.
 func clone(frames [][]byte) [][]byte {
 	size := sizeOf(frames)
 	own := make([][]byte, len(frames))

@@ -6,10 +6,10 @@ import (
 	"net"
 )
 
-// exchange writes what out holds and has handle take what the peer sends, until
-// the connection ends, ctx does, or handle fails. When out is closed and empty, our
-// half of the connection ends, and the peer's is awaited: to close a connection
-// with unread bytes may lose what was sent last.
+// exchangeMessages writes the messages of out and passes the messages of the peer to handle, until
+// the connection ends, ctx ends, or handle fails. When out is closed and empty, it closes our half
+// of the connection and waits for the peer's half: closing a connection with unread bytes may lose
+// the last sent ones.
 func exchange(ctx context.Context, l *link, out *outbox, handle func(frames [][]byte, c command) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,12 +37,12 @@ func exchange(ctx context.Context, l *link, out *outbox, handle func(frames [][]
 	cancel()
 	closeConn()
 	if werr := <-written; werr != nil && errors.Is(err, net.ErrClosed) && !errors.Is(werr, context.Canceled) {
-		return werr // it is why the connection was closed
+		return werr // the reason why the connection was closed
 	}
 	return err
 }
 
-// halfClose ends what we send.
+// halfClose closes the sending half of conn.
 func halfClose(conn net.Conn) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()

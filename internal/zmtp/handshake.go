@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The socket types that matter here, as READY names them.
+// Socket types in this package, as READY names them.
 const (
 	typePub    = "PUB"
 	typeXPub   = "XPUB"
@@ -22,7 +22,7 @@ const (
 	typeRep    = "REP"
 )
 
-// legalPeers returns the types that a socket of this type talks with.
+// compatibleTypes returns the socket types that may connect to the given type.
 func legalPeers(socket string) []string {
 	switch socket {
 	case typePub:
@@ -36,7 +36,7 @@ func legalPeers(socket string) []string {
 	}
 }
 
-// side is who made a connection.
+// connSide tells which side established a connection.
 type side uint8
 
 const (
@@ -44,8 +44,7 @@ const (
 	accepted
 )
 
-// shake makes a new connection ready for traffic as a socket of the given type, or
-// closes it.
+// handshake prepares a new connection for traffic as a socket of the given type, or closes it.
 func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	l := &link{conn: conn, o: o, rd: reader{src: conn, max: o.MaxMessage, maxFrames: o.MaxFrames}}
 	_ = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
@@ -60,9 +59,9 @@ func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	return l, nil
 }
 
-// shake exchanges greetings and READY. Who dials sends the mechanism after it has
-// the listener's: libzmq does not say which one it wants once it knows that ours is
-// another, and an operator needs to hear it.
+// runHandshake exchanges greetings and READY. The dialling side sends the mechanism only after it
+// has the listener's greeting: libzmq does not tell which mechanism it requires once it knows that
+// ours differs, and the error message needs it.
 func (l *link) shake(by side, socket string) error {
 	ours := appendGreeting(nil)
 	first := ours
@@ -91,7 +90,7 @@ func (l *link) shake(by side, socket string) error {
 	}
 	switch err := l.readReady(); {
 	case errors.Is(err, io.EOF):
-		// libzmq closes without a word when it does not talk with our type.
+		// libzmq closes without an error when the socket types are incompatible.
 		return fmt.Errorf("the peer closed the connection on hearing that this is a %s; is it the port of a %s? (%w)", socket, legalPeers(socket)[0], err)
 	case err != nil:
 		return err
@@ -131,7 +130,7 @@ func (l *link) readReady() error {
 	}
 }
 
-// take returns the first n bytes that are unread, without reading on.
+// peekBytes returns the first n unread bytes, without consuming them.
 func (rd *reader) take(n int) ([]byte, error) {
 	for rd.w-rd.r < n {
 		rd.need = n

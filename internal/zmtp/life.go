@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// lifetime is the goroutine behind a socket that a constructor made: it ends with
-// Close.
+// lifetime is the goroutine of a socket, which ends with Close.
 type lifetime struct {
 	closing chan struct{} // closed when Close was called
 	once    sync.Once
@@ -21,7 +20,7 @@ func newLifetime(ln net.Listener) *lifetime {
 	return &lifetime{closing: make(chan struct{}), ln: ln, done: make(chan struct{})}
 }
 
-// begin runs f, which returns soon after its context ends. It is called once.
+// start runs f, which must return soon after its context ends. It is called once.
 func (t *lifetime) begin(ctx context.Context, f func(context.Context)) {
 	ctx, t.cancel = context.WithCancel(ctx)
 	if t.ln != nil {
@@ -42,8 +41,8 @@ func (t *lifetime) isClosing() bool {
 	}
 }
 
-// end closes the socket. drain has the outboxes closed once they are empty, and
-// says how many there are; they have as long as linger. Whoever calls it waits.
+// shutdown closes the socket. drain must close the outboxes for when they are empty, and return
+// their number; they have up to linger to empty. All callers wait for the end.
 func (t *lifetime) end(linger time.Duration, drain func() int) {
 	t.once.Do(func() {
 		close(t.closing)

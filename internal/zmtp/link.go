@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// link is one connection after its handshake. One goroutine reads from it; who
-// writes is its owner's business.
+// peerConn is one connection after its handshake. One goroutine reads from it; its owner decides
+// which goroutine writes.
 type link struct {
 	conn    net.Conn
 	o       *Options
 	rd      reader
 	peer    hello
-	name    string                     // of the peer, for State
-	stands  bool                       // OnState has heard that it is Connected
+	name    string                     // of the peer, for ConnState
+	stands  bool                       // OnState was called with Connected
 	control func(command []byte) error // sends a command; set before the first read
 
 	pulse struct {
-		heard bool // bytes came since the deadline was set
-		asked bool // and a PING went out
+		heard bool // bytes were received since the deadline was set
+		asked bool // a PING was sent
 	}
 	scratch []byte
 }
 
-// command is one that the owner of a link answers: what peers ask of a PUB.
+// peerCommand is a command which the owner of a connection handles: a subscription at a PUB.
 type command struct {
 	name string // "SUBSCRIBE" or "CANCEL"; "" is none
 	data []byte // valid until the next read
 }
 
-// serve has use work with the link until it ends, and tells what becomes of it. A SUB says
-// itself when the link stands.
+// serveConn runs use with the connection until it ends, and reports the changes of state. A SUB
+// calls markConnected itself.
 func (l *link) serve(ctx context.Context, socket, peer string, use func(context.Context, *link) error) error {
 	l.name = peer
 	if socket != typeSub {
@@ -51,7 +51,7 @@ func (l *link) serve(ctx context.Context, socket, peer string, use func(context.
 	return err
 }
 
-// stand tells that the connection is of use. It may be called again.
+// markConnected reports Connected, once.
 func (l *link) stand() {
 	if !l.stands {
 		l.stands = true
@@ -59,18 +59,18 @@ func (l *link) stand() {
 	}
 }
 
-// start begins to listen for silence.
+// startHeartbeat starts the detection of silence.
 func (l *link) start() {
 	if l.heartbeats() {
 		_ = l.conn.SetReadDeadline(time.Now().Add(l.o.Heartbeat))
 	}
 }
 
-// heartbeats says whether the peer is asked for signs of life. One of ZMTP 3.0 may
-// take the question for a message.
+// sendsHeartbeats reports whether the peer gets PINGs. A peer of ZMTP 3.0 may take a PING for a
+// message.
 func (l *link) heartbeats() bool { return l.o.Heartbeat > 0 && l.peer.minor >= 1 }
 
-// next waits for the next message, or a command that the owner answers.
+// nextMessage waits for the next message, or command for the owner.
 func (l *link) next() (frames [][]byte, c command, err error) {
 	for {
 		frames, c, err = l.buffered()
@@ -83,7 +83,7 @@ func (l *link) next() (frames [][]byte, c command, err error) {
 	}
 }
 
-// buffered returns the next message or command that has come already, if any.
+// nextBuffered returns the next message or command which has been received already, if any.
 func (l *link) buffered() (frames [][]byte, c command, err error) {
 	for {
 		kind, body, err := l.rd.next()
@@ -99,8 +99,8 @@ func (l *link) buffered() (frames [][]byte, c command, err error) {
 	}
 }
 
-// obey does what a command asks, or returns it for the owner. Commands that are
-// not known are ignored: later versions may have them.
+// handleCommand handles a command, or returns it for the owner. It ignores unknown commands, which
+// later versions may have.
 func (l *link) obey(body []byte) (command, error) {
 	name, data, err := splitCommand(body)
 	if err != nil {
@@ -124,8 +124,8 @@ func (l *link) obey(body []byte) (command, error) {
 	return command{}, nil
 }
 
-// pong answers a PING: two bytes of time to live, which our own heartbeat makes
-// needless, and up to 16 bytes to send back.
+// answerPing answers a PING: two bytes of TTL, which our own heartbeat makes unnecessary, and up to
+// 16 bytes to send back.
 func (l *link) pong(data []byte) error {
 	if len(data) < 2 || len(data) > 2+16 {
 		return fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(data))
@@ -136,8 +136,8 @@ func (l *link) pong(data []byte) error {
 	return l.control(l.scratch)
 }
 
-// fill reads once. Silence beyond the bounds is ErrSilent. The deadline is moved
-// when it has passed, not with each read: a read costs no timer.
+// readMore reads once. It returns ErrSilent after a silence beyond the bounds. The deadline is
+// moved when it has passed, not with each read, so reads cost no timer.
 func (l *link) fill() error {
 	for {
 		err := l.rd.fill()
@@ -156,7 +156,7 @@ func (l *link) fill() error {
 			return ErrSilent
 		default:
 			l.pulse.asked, wait = true, l.o.HeartbeatTimeout
-			// No time to live: we ask only after silence, so what we say would not hold.
+			// TTL 0: we send PINGs only after silence, so a promise to send more would not hold.
 			if err := l.control([]byte("\x04\x07\x04PING\x00\x00")); err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ func (l *link) fill() error {
 	}
 }
 
-// direct has commands written by the goroutine that reads, for a link that sends
+// writeCommandsDirectly makes the reading goroutine write commands, for a connection which sends
 // nothing else.
 func (l *link) direct() {
 	l.control = func(command []byte) error {
@@ -176,8 +176,8 @@ func (l *link) direct() {
 	}
 }
 
-// closeWith closes conn when ctx ends, so that nobody waits for the peer any more;
-// the returned function closes it in any case.
+// closeOnDone closes conn when ctx ends, so that blocked reads and writes return. The returned
+// function closes it in any case.
 func closeWith(ctx context.Context, conn net.Conn) (done func()) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return func() {
@@ -186,7 +186,7 @@ func closeWith(ctx context.Context, conn net.Conn) (done func()) {
 	}
 }
 
-// peerName names who is at the other end.
+// remoteName returns a name for the remote end.
 func peerName(conn net.Conn) string {
 	if a := conn.RemoteAddr(); a != nil && a.String() != "" && a.String() != "@" {
 		return a.String()

@@ -9,31 +9,31 @@ import (
 	"sync/atomic"
 )
 
-// maxPrefixes bounds the subscriptions of one peer, which a message is held
-// against one by one. A peer that asks for more is disconnected.
+// maxPrefixes bounds the subscriptions of one peer, which each message is compared with one by one.
+// A peer that exceeds it is disconnected.
 const maxPrefixes = 256
 
-// Pub publishes messages to those who subscribed to a prefix of their first frame.
-// Its methods may be called at once.
+// Pub publishes messages to subscribers of a prefix of their first frame. Its methods may be called
+// concurrently.
 type Pub struct {
 	o       Options
 	addr    Endpoint
 	dropped atomic.Uint64
-	subs    atomic.Pointer[[]*subscriber] // never changed in place
+	subs    atomic.Pointer[[]*subscriber] // copy on write
 	life    *lifetime
 	mu      struct {
 		sync.Mutex
-		changed chan struct{} // closed when a peer subscribes or goes
+		changed chan struct{} // closed when a peer subscribes or disconnects
 	}
 }
 
-// subscriber is a peer that a Pub sends to.
+// pubPeer is a connected peer of a Pub.
 type subscriber struct {
 	out    *outbox
-	filter atomic.Pointer[filter] // nil: nothing
+	filter atomic.Pointer[filter] // nil matches nothing
 }
 
-// filter is what a peer has subscribed to; it is never changed in place.
+// prefixFilter is the set of a peer's subscriptions. It is immutable.
 type filter struct {
 	all      bool
 	prefixes []string
@@ -48,7 +48,7 @@ func ListenPub(ep Endpoint, o Options) (*Pub, error) {
 	return servePub(ln, o), nil
 }
 
-// servePub is ListenPub on a listener that is open already.
+// servePub is ListenPub on an open listener.
 func servePub(ln net.Listener, o Options) *Pub {
 	p := newPub(o, ln)
 	p.addr = EndpointOf(ln.Addr())
@@ -58,9 +58,8 @@ func servePub(ln net.Listener, o Options) *Pub {
 	return p
 }
 
-// DialPub publishes to the one subscriber that listens at ep. It dials until it is
-// closed or ctx ends, and again when the connection is lost. What is sent while
-// there is no connection is lost.
+// DialPub publishes to the one subscriber that listens at ep. It dials until it is closed or ctx
+// ends, and dials again when the connection is lost. Messages sent without a connection are lost.
 func DialPub(ctx context.Context, ep Endpoint, o Options) (*Pub, error) {
 	if err := ep.dialable(); err != nil {
 		return nil, err
@@ -85,9 +84,8 @@ func newPub(o Options, ln net.Listener) *Pub {
 	return p
 }
 
-// Send publishes one message of at least one frame, and copies it. It never waits:
-// a subscriber whose queue is full loses the message, which Dropped counts.
-// Messages of one caller keep their order.
+// Send publishes a copy of one message of at least one frame. It never blocks: a subscriber whose
+// queue is full loses the message, which Dropped counts. Messages of one caller keep their order.
 func (p *Pub) Send(frames ...[]byte) {
 	if len(frames) == 0 {
 		return
@@ -99,7 +97,7 @@ func (p *Pub) Send(frames ...[]byte) {
 	}
 }
 
-// Addr returns where p listens, with the port that the system chose; the zero
+// Addr returns the endpoint at which p listens, with the port that the system chose; the zero
 // endpoint if it dials.
 func (p *Pub) Addr() Endpoint { return p.addr }
 
@@ -114,8 +112,8 @@ func (p *Pub) Subscribers() int {
 	return n
 }
 
-// Await waits until at least n connected peers have a subscription. It returns
-// ctx's error, or ErrClosed.
+// AwaitSubscribers waits until at least n connected peers have a subscription. It returns ctx's
+// error, or ErrClosed.
 func (p *Pub) Await(ctx context.Context, n int) error {
 	for {
 		p.mu.Lock()
@@ -134,15 +132,14 @@ func (p *Pub) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Dropped returns how many messages were lost because the queue of a subscriber was
-// full, counted once for each of them.
+// Dropped returns how many messages were lost because the queue of a subscriber was full, counted
+// once per subscriber.
 func (p *Pub) Dropped() uint64 { return p.dropped.Load() }
 
-// Close sends what is queued, for as long as Options.Linger allows, and ends every
-// connection.
+// Close sends queued messages, for at most Options.Linger, and closes all connections.
 func (p *Pub) Close() error {
 	p.life.end(p.o.Linger, func() int {
-		p.mu.Lock() // nobody comes after this
+		p.mu.Lock() // no subscriber is added after this
 		subs := *p.subs.Load()
 		p.mu.Unlock()
 		for _, s := range subs {
@@ -153,7 +150,7 @@ func (p *Pub) Close() error {
 	return nil
 }
 
-// serve sends to one subscriber, and hears what it wants, until it goes.
+// serveSubscriber sends to one subscriber, and handles its subscriptions, until it disconnects.
 func (p *Pub) serve(ctx context.Context, l *link) error {
 	s := &subscriber{out: newOutbox(&p.o)}
 	if !p.add(s) {
@@ -176,7 +173,7 @@ func (p *Pub) serve(ctx context.Context, l *link) error {
 	})
 }
 
-// add reports false when p is closing.
+// addPeer returns false if p is closing.
 func (p *Pub) add(s *subscriber) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +193,7 @@ func (p *Pub) remove(s *subscriber) {
 	p.announce()
 }
 
-// announce wakes those who wait for subscribers.
+// notifyWaiters wakes AwaitSubscribers.
 func (p *Pub) announce() {
 	p.mu.Lock()
 	close(p.mu.changed)
@@ -216,7 +213,7 @@ func (f *filter) matches(topic []byte) bool {
 	return false
 }
 
-// What a subscriber asks for.
+// subscriptionOp is a request of a subscriber.
 type subscriptionOp uint8
 
 const (
@@ -225,9 +222,8 @@ const (
 	opCancel
 )
 
-// subscriptionOf reads a subscription: a command, or, as ZMTP 3.0 has it, a message
-// of one frame that begins with 1 or 0. Other messages of a subscriber mean
-// nothing to a PUB.
+// parseSubscription parses a subscription: a command, or, in ZMTP 3.0, a message of one frame that
+// begins with 1 or 0. A PUB ignores other messages of a subscriber.
 func subscriptionOf(frames [][]byte, c command) (subscriptionOp, []byte) {
 	switch {
 	case c.name == "SUBSCRIBE":
@@ -242,7 +238,7 @@ func subscriptionOf(frames [][]byte, c command) (subscriptionOp, []byte) {
 	return opCancel, frames[0][1:]
 }
 
-// wishes counts a peer's subscriptions: each needs a cancellation of its own.
+// subscriptionCounts counts a peer's subscriptions by prefix: each needs its own cancellation.
 type wishes map[string]int
 
 func (w wishes) change(op subscriptionOp, topic []byte) error {
@@ -259,7 +255,7 @@ func (w wishes) change(op subscriptionOp, topic []byte) error {
 	return nil
 }
 
-// filter returns what matches the wishes, the shortest first; nil if there are none.
+// buildFilter returns a filter for the subscriptions, sorted by prefix; nil if there are none.
 func (w wishes) filter() *filter {
 	if len(w) == 0 {
 		return nil

@@ -154,8 +154,7 @@ func TestNotYetSubscribed(t *testing.T) {
 	}
 }
 
-// TestUnwanted holds that what a publisher sends to somebody who did not ask for it
-// is not handed over.
+// TestUnwanted: messages which match no subscription are not passed on.
 func TestUnwanted(t *testing.T) {
 	ln, err := Listen(loopback(t))
 	if err != nil {
@@ -230,7 +229,7 @@ func TestReconnect(t *testing.T) {
 		if lost := st.await(t, Lost); !errors.Is(lost.Err, io.EOF) || lost.Peer != ep.String() {
 			t.Errorf("lost %s: %v", lost.Peer, lost.Err)
 		}
-		st.await(t, Refused) // nobody listens
+		st.await(t, Refused) // no process listens
 		p = listenPub(t, ep, o)
 	}
 }
@@ -267,8 +266,8 @@ func TestRecvEndsASubscription(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriber holds that one who does not read loses messages, which are
-// counted, and holds up nobody.
+// TestSlowSubscriber: a subscriber which does not read loses messages, which are counted, and does
+// not delay others.
 func TestSlowSubscriber(t *testing.T) {
 	p := listenPub(t, loopback(t), Options{HighWater: 100, QueueBytes: 10 << 20})
 	stuck := make(chan struct{})
@@ -480,8 +479,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// TestDialASilentServer holds that a port where something else listens, which waits for us
-// to say more, is named as such and not by what became of our connection.
+// TestDialASilentServer: the error for a port with a different service, which waits for more input,
+// says so and does not merely report the closed connection.
 func TestDialASilentServer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -498,8 +497,8 @@ func TestDialASilentServer(t *testing.T) {
 	}
 }
 
-// TestSendDoesNotAllocate holds that a message costs nothing on its way into the
-// queues of those who want it, once they are warm.
+// TestSendDoesNotAllocate: Send allocates nothing for a message to subscribers' queues once they
+// have grown.
 func TestSendDoesNotAllocate(t *testing.T) {
 	p := newPub(Options{}, nil)
 	s := &subscriber{out: newOutbox(&p.o)}

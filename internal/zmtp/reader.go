@@ -6,19 +6,19 @@ import (
 	"io"
 )
 
-// The memory of a reader: it begins small, for the many peers that say little,
-// doubles while reads fill it, and beyond fullBuffer only for a message that is
-// larger. What a peer announces is believed as it arrives, not before.
+// Sizes of the reader's buffer, in bytes. It starts small, because many peers send little, doubles
+// while reads fill it, and exceeds fullBuffer only for a larger message. It grows with the received
+// bytes, not with the announced size.
 const (
 	firstBuffer = 8 << 10
 	fullBuffer  = 1 << 20
-	// shrinkAfter is how many reads in a row that had no need of a larger buffer
-	// have it given back.
+	// shrinkAfter is the number of consecutive reads without need for a larger buffer after which
+	// the buffer shrinks.
 	shrinkAfter = 256
 )
 
-// reader cuts a stream of bytes into messages and commands. Its buffer holds many
-// of them after one read; what it returns aliases the buffer until the next fill.
+// frameReader splits a stream of bytes into messages and commands. Its buffer can hold many of them
+// after one read. What it returns aliases the buffer until the next fillBuffer.
 type reader struct {
 	src       io.Reader
 	max       int64 // bytes of a message
@@ -26,31 +26,31 @@ type reader struct {
 
 	buf  []byte
 	r, w int // buf[r:w] is unread
-	at   int // how far the message that begins at r is understood, from r
+	at   int // how far the message which starts at r is parsed, from r
 	need int // how many bytes from r the next step needs at least
 
-	size   int64  // of the frames of that message so far
-	spans  []span // those frames, from r
+	size   int64  // of the parsed frames of that message
+	spans  []span // those frames, relative to r
 	frames [][]byte
-	calm   int // fills since the buffer had to be large
+	calm   int // fills since a large buffer was needed
 }
 
 type span struct{ from, to int }
 
-// What next found.
+// readerToken is the result of nextToken.
 type token uint8
 
 const (
-	tokenNone    token = iota // the buffer holds no whole one; fill
-	tokenMessage              // reader.frames
-	tokenCommand              // the returned body
+	tokenNone    token = iota // no complete one is buffered; call fillBuffer
+	tokenMessage              // in frameReader.frames
+	tokenCommand              // in the returned body
 )
 
-// next returns the next message or command that the buffer holds whole. A command
-// may come between the frames of a message: libzmq's heartbeats do.
+// nextToken returns the next complete message or command in the buffer. A command may stand between
+// the frames of a message, as libzmq's heartbeats do.
 func (rd *reader) next() (token, []byte, error) {
 	if len(rd.spans) == 0 {
-		// Nothing of a message is held: what was understood is done with.
+		// No part of a message is pending: discard what was parsed.
 		rd.r, rd.at = rd.r+rd.at, 0
 	}
 	for {
@@ -89,7 +89,7 @@ func (rd *reader) next() (token, []byte, error) {
 	}
 }
 
-// check holds a frame against the protocol and the bounds.
+// checkFrame checks a frame against the protocol and the bounds.
 func (rd *reader) check(flags byte, size uint64) error {
 	switch {
 	case flags&^flagsKnown != 0 || flags&flagCommand != 0 && flags&flagMore != 0:
@@ -97,7 +97,7 @@ func (rd *reader) check(flags byte, size uint64) error {
 	case flags&flagCommand != 0 && size > maxCommand:
 		return fmt.Errorf("%w: a command of %d bytes, at most %d are allowed", ErrTooLarge, size, maxCommand)
 	case flags&flagCommand != 0:
-		// Commands inside a message wait for its end: they must not pile up.
+		// Commands within a message stay buffered until its end, so their total size is bounded.
 		if int64(rd.at) > rd.max+int64(rd.maxFrames)*maxHeader+4*maxCommand {
 			return fmt.Errorf("%w: %d bytes of commands inside a message", ErrTooLarge, int64(rd.at)-rd.size)
 		}
@@ -109,7 +109,7 @@ func (rd *reader) check(flags byte, size uint64) error {
 	return nil
 }
 
-// finish makes the frames of a whole message, and forgets it.
+// completeMessage sets rd.frames to the frames of a complete message, and resets the parsing state.
 func (rd *reader) finish() {
 	rd.frames = rd.frames[:0]
 	whole := rd.buf[rd.r:rd.w]
@@ -119,14 +119,14 @@ func (rd *reader) finish() {
 	rd.spans, rd.size = rd.spans[:0], 0
 }
 
-// fill reads once, after making room for what next needs. What next returned
-// before is no longer valid.
+// fillBuffer reads once, after making room for what nextToken needs. It invalidates earlier results
+// of nextToken.
 func (rd *reader) fill() error {
 	rd.makeRoom()
 	n, err := rd.src.Read(rd.buf[rd.w:])
 	rd.w += n
 	if n > 0 {
-		return nil // an error comes again with the next read
+		return nil // the next read returns an error again
 	}
 	if err == nil {
 		err = io.ErrNoProgress
@@ -134,8 +134,8 @@ func (rd *reader) fill() error {
 	return err
 }
 
-// makeRoom moves what is unread to the front of the buffer, and has a larger or
-// smaller one where that is due.
+// makeRoom moves unread bytes to the front of the buffer, and replaces the buffer by a larger or
+// smaller one if needed.
 func (rd *reader) makeRoom() {
 	held := rd.w - rd.r
 	size := len(rd.buf)
@@ -143,8 +143,8 @@ func (rd *reader) makeRoom() {
 	case size == 0:
 		size = firstBuffer
 	case rd.w == size && (size < fullBuffer || held == size):
-		// The last read filled it, or a message does: a message that is larger is
-		// believed as far as it has come.
+		// The last read or a message fills the buffer. For a larger message it grows with the
+		// received bytes.
 		size *= 2
 		if size > fullBuffer {
 			size = max(fullBuffer, min(size, rd.need))

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Router talks with many peers by their identities. Its methods may be called at
-// once.
+// Router exchanges messages with many peers, which it addresses by identity. Its methods may be
+// called concurrently.
 type Router struct {
 	o    Options
 	addr Endpoint
@@ -18,23 +18,23 @@ type Router struct {
 	mu   struct {
 		sync.Mutex
 		peers map[string]*routerPeer
-		ids   uint32 // given so far to peers that bring none
+		ids   uint32 // number of identities assigned to peers without one
 	}
 }
 
-// routerPeer is one that is connected.
+// routerPeer is a connected peer.
 type routerPeer struct {
 	out  *outbox
-	kick context.CancelFunc // ends the connection
+	kick context.CancelFunc // closes the connection
 }
 
-// routed is a message that came, with who sent it.
+// routedMessage is a received message with the sender's identity.
 type routed struct {
 	id     []byte
 	frames [][]byte
 }
 
-// ListenRouter talks with the peers that dial ep.
+// ListenRouter exchanges messages with the peers that dial ep.
 func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 	ln, err := Listen(ep)
 	if err != nil {
@@ -43,7 +43,7 @@ func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 	return serveRouter(ln, o), nil
 }
 
-// serveRouter is ListenRouter on a listener that is open already.
+// serveRouter is ListenRouter on an open listener.
 func serveRouter(ln net.Listener, o Options) *Router {
 	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routed, inbox), life: newLifetime(ln)}
 	r.mu.peers = make(map[string]*routerPeer)
@@ -53,8 +53,8 @@ func serveRouter(ln net.Listener, o Options) *Router {
 	return r
 }
 
-// Recv returns the next message and the identity of the peer that sent it; both are
-// the caller's. It returns ctx's error, or ErrClosed.
+// Recv returns the next message and the identity of the sender; the caller owns both. Otherwise it
+// returns ctx's error, or ErrClosed.
 func (r *Router) Recv(ctx context.Context) (id []byte, frames [][]byte, err error) {
 	select {
 	case m := <-r.in:
@@ -66,9 +66,9 @@ func (r *Router) Recv(ctx context.Context) (id []byte, frames [][]byte, err erro
 	}
 }
 
-// Send queues one message of at least one frame for the peer of identity id, and
-// copies it. It never waits: it returns ErrFull when the queue of that peer has no
-// room, which is nothing to any other, and ErrUnknownPeer when there is none.
+// Send queues a copy of one message of at least one frame for the peer with identity id. It never
+// blocks: it returns ErrFull when the queue of that peer has no room, which does not affect other
+// peers, and ErrUnknownPeer when there is no such peer.
 func (r *Router) Send(id []byte, frames ...[]byte) error {
 	if len(frames) == 0 {
 		return errors.New("send: a message has at least one frame")
@@ -85,11 +85,10 @@ func (r *Router) Send(id []byte, frames ...[]byte) error {
 	return nil
 }
 
-// Addr returns where r listens, with the port that the system chose.
+// Addr returns the endpoint at which r listens, with the port that the system chose.
 func (r *Router) Addr() Endpoint { return r.addr }
 
-// Close sends what is queued, for as long as Options.Linger allows, and ends every
-// connection.
+// Close sends queued messages, for at most Options.Linger, and closes all connections.
 func (r *Router) Close() error {
 	r.life.end(r.o.Linger, func() int {
 		r.mu.Lock()
@@ -102,7 +101,7 @@ func (r *Router) Close() error {
 	return nil
 }
 
-// serve receives from one peer and sends to it until it goes.
+// servePeer receives from one peer and sends to it until it disconnects.
 func (r *Router) serve(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -115,11 +114,11 @@ func (r *Router) serve(ctx context.Context, l *link) error {
 	defer r.remove(id, p)
 	return exchange(ctx, l, p.out, func(frames [][]byte, _ command) error {
 		if frames == nil {
-			return nil // a command that is none of a router's
+			return nil // not a command for a router
 		}
 		select {
 		case r.in <- routed{[]byte(id), clone(frames)}:
-		case <-r.life.closing: // nobody will take it
+		case <-r.life.closing: // no receiver is left
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -127,16 +126,16 @@ func (r *Router) serve(ctx context.Context, l *link) error {
 	})
 }
 
-// add enters a peer. One that comes with the identity of another takes its place:
-// it is the same that dialled again before its old connection was known to be lost.
-// A peer without one gets five bytes that begin with zero, as libzmq gives them.
+// addPeer registers a peer. A peer with the identity of an existing one replaces it: it is the same
+// peer which dialled again before its old connection was known to be lost. A peer without identity
+// gets five bytes that begin with zero, as in libzmq.
 func (r *Router) add(id string, p *routerPeer) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.life.isClosing() {
 		return "", false
 	}
-	if id == "" || id[0] == 0 { // the latter are not for peers to choose
+	if id == "" || id[0] == 0 { // peers may not choose an identity that begins with zero
 		r.mu.ids++
 		id = string(binary.BigEndian.AppendUint32([]byte{0}, r.mu.ids))
 	}

@@ -6,15 +6,15 @@ import (
 	"net"
 )
 
-// Subscribe dials the publisher at ep, subscribes to the prefixes (nil is
-// everything) and calls recv with the frames of each message, in order. The frames
-// alias memory that is used again: they are valid until recv returns. A connection
-// that cannot be made or is lost is dialled again, with pauses, until ctx ends;
-// what was published meanwhile is lost, as is what the publisher had no room for.
+// Subscribe dials the publisher at ep, subscribes to the prefixes (nil means everything) and calls
+// recv with the frames of each message, in order. The frames alias reused memory and are valid
+// until recv returns. A connection that cannot be made or is lost is dialled again, with backoff,
+// until ctx ends. Messages published meanwhile are lost, as are messages for which the publisher
+// had no room.
 //
-// Subscribe returns the error of ctx or of recv, or one that says why ep cannot be
-// dialled. OnState is told of everything else. While recv runs nothing is read, and
-// no heartbeat answered: a publisher may give up a subscriber that takes too long.
+// Subscribe returns the error of ctx or of recv, or an error if ep cannot be dialled at all.
+// OnState gets all other errors. While recv runs, nothing is read and no heartbeat is answered: a
+// publisher may disconnect a subscriber whose recv takes too long.
 func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
@@ -32,7 +32,7 @@ func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, r
 			case err != nil:
 				return err
 			case frames == nil:
-				continue // a command that is none of a subscriber's
+				continue // not a command for a subscriber
 			}
 			l.stand()
 			if !s.wants(frames) {
@@ -45,9 +45,9 @@ func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, r
 	})
 }
 
-// SubscribeListen is Subscribe for publishers that dial: it accepts them on ln,
-// many at once, and hands over what all of them send, one message at a time, on
-// the goroutine that called it. It closes ln before it returns.
+// SubscribeListen is Subscribe for publishers that dial. It accepts many of them on ln, and calls
+// recv with the messages of all, one at a time, on the calling goroutine. It closes ln before it
+// returns.
 func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
@@ -73,13 +73,13 @@ func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o 
 	return err
 }
 
-// turn is a link that has messages, and waits for them to be taken.
+// readTurn is a connection with messages which waits for its turn to be read.
 type turn struct {
 	l    *link
-	done chan error // what became of it; room for one
+	done chan error // result of the turn; capacity one
 }
 
-// takeTurns calls recv with the messages of one link after another.
+// serveTurns calls recv with the messages of one connection after another.
 func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <-chan struct{}, recv func([][]byte) error) error {
 	for {
 		select {
@@ -97,7 +97,7 @@ func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <
 	}
 }
 
-// drain hands over what has come over l. final is recv's error, err one of l.
+// drainConn passes the messages received over l to recv. final is an error of recv, err one of l.
 func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err error) {
 	for {
 		frames, c, err := l.buffered()
@@ -119,7 +119,7 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 	}
 }
 
-// listen reads from one publisher that dialled, and takes turns with the others.
+// readPublisher reads from one publisher that dialled, in turns with the others.
 func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) error {
 	defer closeWith(ctx, l.conn)()
 	if err := s.announce(l); err != nil {
@@ -132,7 +132,7 @@ func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) 
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := <-t.done; err != nil { // whoever took the turn answers
+		if err := <-t.done; err != nil { // the goroutine which took the turn always answers
 			return err
 		}
 		if err := l.fill(); err != nil {
@@ -141,10 +141,10 @@ func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) 
 	}
 }
 
-// afterSubscriptions is the context of the PING that is sent behind subscriptions.
+// afterSubscriptions is the context of the PING which follows the subscriptions.
 const afterSubscriptions = "subscribed"
 
-// subscription is what a SUB wants.
+// subscription is the set of prefixes of a SUB.
 type subscription struct {
 	prefixes []string
 	all      bool
@@ -176,9 +176,9 @@ func (s *subscription) check() error {
 	return nil
 }
 
-// announce tells the publisher at the other end of l: by command from ZMTP 3.1
-// on, by a message that begins with 1 before. A PING behind them is answered when
-// they are in force.
+// sendSubscriptions sends the subscriptions to the publisher at the other end of l: as commands
+// from ZMTP 3.1 on, as messages that begin with 1 before. The answer to the PING which follows them
+// shows that they are active.
 func (s *subscription) announce(l *link) error {
 	l.direct()
 	var b []byte
@@ -202,8 +202,8 @@ func (s *subscription) announce(l *link) error {
 	return nil
 }
 
-// wants tells whether a message matches: publishers filter, but one may send what
-// nobody asked for.
+// matches reports whether a message matches the subscription. Publishers filter, but a publisher
+// may send more.
 func (s *subscription) wants(frames [][]byte) bool {
 	if s.all {
 		return true

@@ -7,63 +7,63 @@ import (
 	"syscall"
 )
 
-// errRefused says that an address may not be fetched from.
+// errRefused means that fetching from an address is not allowed.
 var errRefused = errors.New("the address is none that may be fetched from")
 
-// Networks that nobody fetches from: what they lead to is never a file on the web.
-// RFC 6890 and the registries of special-purpose addresses have them.
+// Networks from which fetching is never allowed: they never host public files. Sources: RFC 6890
+// and the IANA registries of special-purpose addresses.
 var neverNets = prefixes(
 	"0.0.0.0/8",          // this network
-	"169.254.0.0/16",     // link-local, with the metadata of most clouds
-	"100.100.100.200/32", // metadata of Alibaba Cloud
-	"168.63.129.16/32",   // the platform of Azure
-	"192.0.0.0/24",       // protocol assignments, with metadata of Oracle Cloud
+	"169.254.0.0/16",     // link-local, with the metadata service of most clouds
+	"100.100.100.200/32", // metadata service of Alibaba Cloud
+	"168.63.129.16/32",   // platform services of Azure
+	"192.0.0.0/24",       // protocol assignments, with the metadata service of Oracle Cloud
 	"192.0.2.0/24",       // documentation
-	"192.88.99.0/24",     // relays of 6to4
+	"192.88.99.0/24",     // 6to4 relays
 	"198.51.100.0/24",    // documentation
 	"203.0.113.0/24",     // documentation
 	"224.0.0.0/4",        // multicast
 	"240.0.0.0/4",        // reserved, and broadcast
 	"::/128",             // unspecified
-	"64:ff9b:1::/48",     // translation to networks of one's own
-	"100::/64",           // discarded
-	"2001::/23",          // protocol assignments, Teredo among them
+	"64:ff9b:1::/48",     // NAT64 with local prefixes
+	"100::/64",           // discard-only
+	"2001::/23",          // protocol assignments, including Teredo
 	"2001:db8::/32",      // documentation
 	"3fff::/20",          // documentation
 	"5f00::/16",          // segment routing
-	"fd00:ec2::/32",      // metadata of AWS
-	"fd20:ce::/32",       // metadata of Google Cloud
+	"fd00:ec2::/32",      // metadata service of AWS
+	"fd20:ce::/32",       // metadata service of Google Cloud
 	"fe80::/10",          // link-local
 	"ff00::/8",           // multicast
 )
 
-// Networks that are private: they may be fetched from if the operator says so.
+// Private networks, from which fetching is allowed only with AllowPrivate.
 var privateNets = prefixes(
 	"10.0.0.0/8",
-	"100.64.0.0/10", // between carriers and their customers
+	"100.64.0.0/10", // carrier-grade NAT
 	"127.0.0.0/8",
 	"172.16.0.0/12",
 	"192.168.0.0/16",
-	"198.18.0.0/15", // benchmarks
+	"198.18.0.0/15", // benchmarking
 	"::1/128",
 	"fc00::/7",
-	"fec0::/10", // site-local, of old
+	"fec0::/10", // site-local (deprecated)
 )
 
-// Networks of IPv6 that carry an IPv4 address, and at which byte: it is the one that counts.
+// IPv6 networks which embed an IPv4 address, and its byte offset: the embedded address is checked.
 var carriers = []struct {
 	net netip.Prefix
 	at  int
 }{
 	{netip.MustParsePrefix("64:ff9b::/96"), 12}, // NAT64
 	{netip.MustParsePrefix("2002::/16"), 2},     // 6to4
-	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible, of old
+	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible (deprecated)
 }
 
-// global is where addresses of the Internet are in IPv6.
+// globalUnicast contains the public IPv6 addresses.
 var global = netip.MustParsePrefix("2000::/3")
 
-// prefixes parses a table of networks.
+// parsePrefixes parses a table of networks.
 func prefixes(list ...string) []netip.Prefix {
 	nets := make([]netip.Prefix, len(list))
 	for i, s := range list {
@@ -72,7 +72,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return nets
 }
 
-// in reports whether one of nets has a.
+// containsAddr reports whether one of nets contains a.
 func in(nets []netip.Prefix, a netip.Addr) bool {
 	for _, n := range nets {
 		if n.Contains(a) {
@@ -82,7 +82,7 @@ func in(nets []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// judge returns an error unless connections to a may be made.
+// checkAddress returns an error unless connections to a are allowed.
 func (c *Config) judge(a netip.Addr) error {
 	a = a.Unmap()
 	switch {
@@ -116,9 +116,9 @@ func (c *Config) judge(a netip.Addr) error {
 	return nil
 }
 
-// control judges each address at the moment in which it is connected to. What a name led to
-// when somebody looked before does not count, nor does where a redirect or a literal in an
-// unusual form came from: all of them end here.
+// checkDial checks each address at the moment of connecting to it. So earlier DNS answers,
+// redirects and unusual forms of literal addresses cannot bypass the check: every connection passes
+// here.
 func (c *Config) control(network, address string, _ syscall.RawConn) error {
 	if network != "tcp4" && network != "tcp6" {
 		return fmt.Errorf("fetch dial %s: %w", network, errRefused)

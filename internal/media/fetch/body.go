@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// firstRoom is how much memory a body begins with at most.
+// firstBuffer bounds the initial buffer of a body, in bytes.
 const firstRoom = 64 << 10
 
-// body is the body of an answer that is read whole.
+// limitedBody is the body of a response which is read completely.
 type body struct {
 	io.Reader
-	n     int64 // the length that its host announced, -1 without
-	limit int64 // bytes that it may have; n if that is announced
+	n     int64 // the announced length in bytes, -1 if unknown
+	limit int64 // maximum length in bytes; n if that is announced
 
-	// grow reserves memory before it is allocated, and waits for it; shrink gives some back. They are
-	// nil for bodies that are too small to count.
+	// grow reserves memory before it is allocated, and waits for it; shrink returns some. Both are
+	// nil for bodies too small to count.
 	grow   func(n int64) error
 	shrink func(n int64)
 }
 
-// roomAfter returns how much room a body has whose room was had: half, a quarter and so on of its limit,
-// whichever of them comes next, so that the last copy leaves the room that the limit needs and no more.
+// nextCapacity returns the capacity which follows had: the next of the limit, half of it, a quarter
+// of it and so on, so that the last copy has exactly the capacity that the limit needs.
 func (b *body) roomAfter(had int64) int64 {
 	room := b.limit
 	for half := (room + 1) / 2; half > had && (had > 0 || room > firstRoom); half = (room + 1) / 2 {
@@ -30,9 +30,9 @@ func (b *body) roomAfter(had int64) int64 {
 	return room
 }
 
-// readAll reads a body. Room is made when what there is is full of bytes that came, never for bytes
-// that were promised. stop ends the request if nothing comes for IdleTimeout; time that is spent waiting
-// for memory does not count.
+// readAll reads a body. The buffer grows when it is full of received bytes, never for announced
+// bytes. It calls stop, which ends the request, if nothing arrives for IdleTimeout; time spent
+// waiting for memory does not count.
 func (f *Fetcher) readAll(stop func(error), in *body) ([]byte, error) {
 	idle := time.AfterFunc(f.cfg.IdleTimeout, func() { stop(errIdle) })
 	defer idle.Stop()
@@ -66,7 +66,7 @@ func (f *Fetcher) readAll(stop func(error), in *body) ([]byte, error) {
 	return b, in.end()
 }
 
-// enlarge returns b in more room.
+// growBuffer returns a copy of had with more capacity.
 func (b *body) enlarge(had []byte) ([]byte, error) {
 	room := b.roomAfter(int64(cap(had)))
 	if b.grow != nil {
@@ -78,7 +78,7 @@ func (b *body) enlarge(had []byte) ([]byte, error) {
 	return append(make([]byte, 0, room), had...), nil
 }
 
-// end returns an error if a body goes on after its last byte.
+// checkEnd returns an error if a body continues beyond its last byte.
 func (b *body) end() error {
 	var one [1]byte
 	switch m, err := io.ReadFull(b, one[:]); {
@@ -92,18 +92,19 @@ func (b *body) end() error {
 	return nil
 }
 
-// pace tells whether a body comes too slowly: fewer than least bytes a second over a window.
+// rateMeter detects a body which arrives too slowly: fewer than minRate bytes per second over a
+// window.
 type pace struct {
-	least  int64 // negative: any pace will do
+	least  int64 // negative means no minimum
 	window time.Duration
-	since  time.Time // begin of the window
-	came   int64     // in it
+	since  time.Time // start of the window
+	came   int64     // bytes received in the window
 }
 
-// restart begins a window.
+// startWindow starts a new window.
 func (p *pace) restart(now time.Time) { p.since, p.came = now, 0 }
 
-// slow counts n bytes that came, and reports whether a window ends that had too few.
+// isTooSlow counts n received bytes, and reports whether a window has ended with too few.
 func (p *pace) slow(now time.Time, n int) bool {
 	p.came += int64(n)
 	took := now.Sub(p.since)

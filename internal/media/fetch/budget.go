@@ -2,45 +2,47 @@ package fetch
 
 import "slices"
 
-// budget is the memory that downloads under way share. A download states at its begin how much it may
-// come to need, and reserves as its bytes come. The budget follows the banker's algorithm: it grants a
-// reservation only if afterwards there is still an order in which every download could take all that it
-// may need and finish. So downloads that hold memory and wait for more never wait for each other in a
-// circle, and a host that announces much and sends little holds little.
+// downloadBudget is the memory which downloads in progress share. A download declares at its start
+// how much it may need, and reserves memory as its bytes arrive. The budget follows the banker's
+// algorithm: it grants a reservation only if afterwards there is still an order in which every
+// download could reserve all that it may need and finish. So downloads which hold memory and wait
+// for more cannot deadlock, and a host which announces much and sends little holds little.
 //
 // No host and no client has more than share bytes; a single download fits into a share.
 //
-// Invariants: 0 <= held <= most for each claim; held is the sum over all claims, and never above limit;
-// the sum over the claims of a host or of a client is never above share; the claims are safe.
+// Invariants: 0 <= held <= most for each claim; held is the sum over all claims, and never above
+// limit; the sum over the claims of a host or of a client is never above share; the claims are
+// safe.
 type budget struct {
 	limit, share int64
 	held         int64
-	claims       []*claim // in the order in which they began
+	claims       []*claim // in order of their start
 }
 
-// claim is what one download reserved, and may come to need at any one moment.
+// downloadClaim is what one download has reserved, and the most it may need at any time.
 type claim struct {
 	owner      owner
 	held, most int64
 }
 
-// add begins a download, which holds nothing yet. most is at most b.share.
+// addClaim starts a download, which holds nothing yet. most is at most b.share.
 func (b *budget) add(c *claim) { b.claims = append(b.claims, c) }
 
-// remove ends a download, whose memory is the caller's or free.
+// removeClaim ends a download. Its memory is free or passes to the caller.
 func (b *budget) remove(c *claim) {
 	b.held -= c.held
 	c.held = 0
 	b.claims = slices.DeleteFunc(b.claims, func(other *claim) bool { return other == c })
 }
 
-// resize changes what a download holds. Growth must be allowed.
+// resize changes what a download holds. The caller must have checked growth with isSafe.
 func (b *budget) resize(c *claim, by int64) {
 	c.held += by
 	b.held += by
 }
 
-// sharing reports whether n more bytes leave the shares of the download's client and host as they must be.
+// fitsShares reports whether the download's client and host stay within their shares with n more
+// bytes.
 func (b *budget) sharing(c *claim, n int64) bool {
 	client, host := n, n
 	for _, other := range b.claims {
@@ -54,7 +56,7 @@ func (b *budget) sharing(c *claim, n int64) bool {
 	return (c.owner.client == "" || client <= b.share) && (c.owner.host == "" || host <= b.share)
 }
 
-// bounds says which bounds count.
+// budgetBounds selects the bounds to check.
 type bounds int
 
 const (
@@ -62,8 +64,8 @@ const (
 	withShares               // limit and share
 )
 
-// safe reports whether all downloads could finish within the bounds, one after the other, if c held n
-// bytes more.
+// isSafe reports whether all downloads could finish within the bounds, one after another, if c held
+// n more bytes.
 func (b *budget) safe(c *claim, n int64, within bounds) bool {
 	b.resize(c, n)
 	defer b.resize(c, -n)

@@ -140,8 +140,8 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}
 }
 
-// TestOneFlight: many who want a file share one download; some of them leave, which is
-// nothing to the others.
+// TestOneFlight: concurrent requests for a file share one download; some of them are canceled,
+// which does not affect the others.
 func TestOneFlight(t *testing.T) {
 	file := picture(t, 50, 50)
 	begun, go_ := make(chan struct{}), make(chan struct{})
@@ -199,7 +199,7 @@ func TestOneFlight(t *testing.T) {
 	}
 }
 
-// TestLastLeaves: a download that nobody waits for is abandoned.
+// TestLastLeaves: a download without waiters is canceled.
 func TestLastLeaves(t *testing.T) {
 	begun, gone := make(chan struct{}), make(chan struct{})
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -222,7 +222,7 @@ func TestLastLeaves(t *testing.T) {
 	<-gone
 }
 
-// TestClose ends what is under way, with an error for those that wait.
+// TestClose aborts requests in progress, with an error for the waiters.
 func TestClose(t *testing.T) {
 	begun := make(chan struct{})
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -244,7 +244,7 @@ func TestClose(t *testing.T) {
 	refused(t, "a download afterwards", err, fault.Unavailable, "about to stop")
 }
 
-// TestFlights: what was made for those who left is dropped, once.
+// TestFlights: a result without remaining waiters is dropped, once.
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped atomic.Int64
@@ -388,7 +388,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// waiting waits until so many wait for memory.
+// waiting waits until n downloads wait for memory.
 func waiting(s *store, n int) {
 	for {
 		s.mu.Lock()
@@ -401,8 +401,8 @@ func waiting(s *store, n int) {
 	}
 }
 
-// TestPinned: a file in use is not taken away, and its memory is not another's: who wants
-// some waits.
+// TestPinned: a file in use is not evicted, and its memory is not reused: a download which needs it
+// waits.
 func TestPinned(t *testing.T) {
 	file := picture(t, 180, 180) // some 130 KB
 	url, _ := serve(t, content(file))

@@ -7,28 +7,28 @@ import (
 	"penstock/core/fault"
 )
 
-// Data is what a data: URI has.
+// ParsedData is the content of a data: URI.
 type Data struct {
-	MIME  string // in small letters, without parameters; text/plain if the URI has none
+	MIME  string // in lower case, without parameters; text/plain if the URI has none
 	Bytes []byte
 }
 
-// maxHeader is how long the part of a data: URI before its data may be.
+// maxHeader bounds the part of a data: URI before its data, in bytes.
 const maxHeader = 1 << 10
 
-// dataURI is a data: URI taken apart.
+// dataURI is a split data: URI.
 type dataURI struct {
 	mime   string
 	base64 bool
 	data   string
 }
 
-// errData is returned for data: URIs with an error in them.
+// errData returns the error for an invalid data: URI.
 func errData(message string) error {
 	return &fault.Error{Code: fault.Invalid, Message: "data: URI: " + message}
 }
 
-// split takes a data: URI apart.
+// splitDataURI splits a data: URI.
 func split(uri string) (dataURI, error) {
 	const scheme = "data:"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
@@ -48,8 +48,8 @@ func split(uri string) (dataURI, error) {
 	return d, nil
 }
 
-// ParseData decodes a data: URI. What would have more than max bytes is refused before
-// anything is allocated.
+// ParseData decodes a data: URI. It rejects data of more than max bytes before it allocates
+// anything.
 func ParseData(uri string, max int64) (Data, error) {
 	d, err := split(uri)
 	if err != nil {
@@ -59,7 +59,7 @@ func ParseData(uri string, max int64) (Data, error) {
 	return Data{MIME: d.mime, Bytes: b}, err
 }
 
-// decode returns the data, of at most max bytes.
+// decodeData returns the data, of at most max bytes.
 func (d dataURI) decode(max int64) ([]byte, error) {
 	if !d.base64 {
 		return d.unescape(max)
@@ -82,7 +82,7 @@ func (d dataURI) decode(max int64) ([]byte, error) {
 	return b, nil
 }
 
-// joined returns text without its line breaks, n bytes.
+// removeLineBreaks returns text without line breaks, which has n bytes.
 func joined(text string, n int) string {
 	var b strings.Builder
 	b.Grow(n)
@@ -94,12 +94,12 @@ func joined(text string, n int) string {
 	return b.String()
 }
 
-// errTooLong is returned for data: URIs that are above the limit.
+// errTooLong returns the error for a data: URI above the limit.
 func errTooLong() error {
 	return errData("it has more bytes than this server takes: send a smaller file")
 }
 
-// unescape returns data that is not in base64 but has escapes as URLs have.
+// unescapeData decodes data which is percent-encoded instead of base64.
 func (d dataURI) unescape(most int64) ([]byte, error) {
 	n := max(0, len(d.data)-2*strings.Count(d.data, "%"))
 	if int64(n) > most {
@@ -123,7 +123,7 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 	return b, nil
 }
 
-// digit returns the value of a hexadecimal digit, -1 if c is none.
+// hexDigit returns the value of a hexadecimal digit, -1 if c is none.
 func digit(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
@@ -134,7 +134,7 @@ func digit(c byte) int {
 	return -1
 }
 
-// lineBreaks returns how many characters of text break it into lines.
+// countLineBreaks returns the number of line break characters in text.
 func lineBreaks(text string) int {
 	return strings.Count(text, "\n") + strings.Count(text, "\r")
 }

@@ -1,13 +1,13 @@
-// Package fetch gets the media that clients' URLs show, for which a server of ours
-// becomes a client that strangers direct. So it is guarded on all sides: every address is
-// judged at the moment of connecting to it, redirects are judged as what clients sent is,
-// nothing is sent but the request, and bytes, pixels, time, files at a time and the memory of
-// the process are bounded. docs/media.md lists the guards.
+// Package fetch downloads the media that clients' URLs refer to. The server thereby becomes a
+// client which untrusted users control, so everything is guarded: every address is checked at the
+// moment of connecting to it, redirects are checked like the URLs of clients, nothing but the
+// request is sent, and bytes, pixels, time, concurrent files and the memory of the process are
+// bounded. docs/media.md lists the guards.
 //
-// What a URL shows is had in two ways: [Fetcher.Size] reads no more than the header of a
-// file, in ranges of it, and [Fetcher.Get] all of it, once for all who want it at a time.
-// data: URIs are read by [ParseData]. Errors are of type *fault.Error, in words for who sent
-// the URL, or those of the caller's context.
+// There are two ways to get the content of a URL: [Fetcher.Size] reads only the header of a file,
+// in ranges, and [Fetcher.Get] reads the whole file, once for all concurrent callers. [ParseData]
+// decodes data: URIs. Errors are of type *fault.Error, worded for the sender of the URL, or errors
+// of the caller's context.
 package fetch
 
 import (
@@ -22,7 +22,7 @@ import (
 	"penstock/core/media/probe"
 )
 
-// Fetcher fetches. It is safe for concurrent use.
+// Fetcher downloads files. It is safe for concurrent use.
 type Fetcher struct {
 	cfg       Config
 	transport *http.Transport
@@ -34,7 +34,7 @@ type Fetcher struct {
 	sizeTally, fileTally tally
 }
 
-// New returns a Fetcher. Close ends it.
+// New returns a Fetcher. The caller must close it.
 func New(cfg Config) (*Fetcher, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -49,7 +49,7 @@ func New(cfg Config) (*Fetcher, error) {
 	return f, nil
 }
 
-// Close ends what is under way, and waits for it. Files that callers have stay theirs.
+// Close aborts requests in progress, and waits for them. Files which callers hold stay valid.
 func (f *Fetcher) Close() error {
 	f.probes.close()
 	f.downloads.close()
@@ -57,23 +57,23 @@ func (f *Fetcher) Close() error {
 	return nil
 }
 
-// Memory returns how many bytes files take, those under way included.
+// Memory returns how many bytes files use, including downloads in progress.
 func (f *Fetcher) Memory() int64 { return f.store.used() }
 
-// Size returns how large the picture or sound behind a URL is, of which it reads the
-// header alone. Where the header says the size but the file not which way up it is, the
-// answer is not Oriented. Answers, and that there is none, are remembered.
+// Size returns the dimensions of the picture, or the length of the sound, at a URL; it reads only
+// the header. If the header has the size but the file does not tell its orientation, the result is
+// not Oriented. Results, including failures, are cached.
 func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
 	return f.size(ctx, uri, upright)
 }
 
-// SizeEitherWay is Size for those to whom a picture that is turned by 90 degrees is none
-// other: it makes no request that would only tell that.
+// SizeEitherWay is Size for callers which ignore rotation by 90 degrees: it makes no request that
+// would only tell the orientation.
 func (f *Fetcher) SizeEitherWay(ctx context.Context, uri string) (probe.Info, error) {
 	return f.size(ctx, uri, eitherWay)
 }
 
-// wish is how much somebody wants to know of a picture.
+// sizeDetail is how much a caller wants to know about a picture.
 type wish byte
 
 const (
@@ -93,7 +93,7 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 	if known {
 		return e.info, e.err
 	}
-	flight := k // of all who wish the same
+	flight := k // shared by callers with the same detail
 	flight[0] ^= byte(w)
 	var info probe.Info
 	err = f.probes.do(ctx, flight, ownerOf(ctx, u), func(ctx context.Context) (probe.Info, error) {
@@ -107,7 +107,7 @@ func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, err
 	return info, err
 }
 
-// probe reads the header of the file behind a URL, range by range.
+// probeHeader reads the header of the file at a URL, range by range.
 func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, error) {
 	p := probe.Probe{MaxPixels: f.cfg.MaxPixels}
 	total, tag := int64(-1), ""
@@ -125,7 +125,7 @@ func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, err
 			err = invalid(errRange, "its file changed while it was read")
 		}
 		if err != nil {
-			if sized && ctx.Err() == nil { // all but which way up it is
+			if sized && ctx.Err() == nil { // only the orientation is unknown
 				return sizeEntry{info: info}, nil
 			}
 			return sizeEntry{}, err
@@ -136,12 +136,11 @@ func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, err
 		} else if int64(len(b)) < need.Length {
 			p.End(need.Offset + int64(len(b)))
 		}
-		u, total, tag = at, n, t // what it redirects to is asked from now on
+		u, total, tag = at, n, t // further ranges are requested from the redirect's target
 	}
 }
 
-// Blob is a file that was fetched. Bytes are shared and must not be written to, nor be
-// used after Release.
+// Blob is a downloaded file. Bytes is shared: it must not be modified, nor used after Release.
 type Blob struct {
 	Bytes []byte
 
@@ -150,18 +149,17 @@ type Blob struct {
 	released atomic.Bool
 }
 
-// Release lets go of the file, whose memory may be used for another one. Calls after the
-// first do nothing.
+// Release releases the file, whose memory may then be reused. Calls after the first do nothing.
 func (b *Blob) Release() {
 	if b.released.CompareAndSwap(false, true) {
 		b.store.unpin(b.file)
 	}
 }
 
-// blob returns a file that is pinned for it.
+// newBlob returns a Blob for a file which is pinned for it.
 func (f *Fetcher) blob(e *file) *Blob { return &Blob{Bytes: e.b, store: f.store, file: e} }
 
-// Get returns the file behind a URL. The caller releases it.
+// Get returns the file at a URL. The caller must release it.
 func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 	u, err := f.cfg.parse(uri)
 	if err != nil {
@@ -182,7 +180,7 @@ func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
 	return b, err
 }
 
-// download gets a file, which is pinned once.
+// downloadFile downloads a file, which it returns pinned once.
 func (f *Fetcher) download(ctx context.Context, k key, u *url.URL, client string) (*file, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -191,7 +189,7 @@ func (f *Fetcher) download(ctx context.Context, k key, u *url.URL, client string
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // all that matters was read
+	defer func() { _ = resp.Body.Close() }() // everything relevant was read
 	if err := plain(resp); err != nil {
 		return nil, err
 	}
@@ -226,7 +224,7 @@ func (f *Fetcher) download(ctx context.Context, k key, u *url.URL, client string
 	return f.store.put(k, b, claim), nil
 }
 
-// reserve waits for more memory for a download.
+// reserveMemory waits for more memory for a download.
 func (f *Fetcher) reserve(ctx context.Context, c *claim, n int64) error {
 	err := f.store.grow(ctx, c, n)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -238,8 +236,8 @@ func (f *Fetcher) reserve(ctx context.Context, c *claim, n int64) error {
 	return nil
 }
 
-// learn remembers what Size would find in a file, and refuses one that has more pixels than
-// there may be, before anybody decodes it.
+// recordSize caches what Size would find in a file, and rejects a file with more pixels than
+// allowed, before it is decoded.
 func (f *Fetcher) learn(k key, b []byte) error {
 	info, err := probe.HeaderWithin(b, f.cfg.MaxPixels)
 	if isTooLarge(err) {
@@ -251,18 +249,18 @@ func (f *Fetcher) learn(k key, b []byte) error {
 	return nil
 }
 
-// tooLarge is returned for files above the limit.
+// tooLargeError returns the error for files above the limit.
 func (f *Fetcher) tooLarge() error {
 	return invalid(errTooLarge, "its file has more than "+strconv.FormatInt(f.cfg.MaxBytes, 10)+" bytes")
 }
 
-// isTooLarge reports whether a probe found more pixels than there may be.
+// isTooLarge reports whether a probe found more pixels than allowed.
 func isTooLarge(err error) bool {
 	var e *probe.Error
 	return errors.As(err, &e) && e.Fault == probe.TooLarge
 }
 
-// unreadable returns what a client reads of a file that says nothing of its size.
+// unreadableError returns the client's error for a file whose size cannot be determined.
 func unreadable(err error) error {
 	var e *probe.Error
 	message := err.Error()

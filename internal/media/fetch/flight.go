@@ -9,32 +9,30 @@ import (
 	"penstock/core/fault"
 )
 
-// key is what URLs are known by in caches: they are long, and an answer to one is none to
-// another.
+// urlKey identifies a URL in caches, because URLs are long. Equal keys mean equal URLs.
 type key [sha256.Size]byte
 
 func keyOf(url string) key { return sha256.Sum256([]byte(url)) }
 
-// flights runs a piece of work once for all who want it at the time. Each has its own
-// patience: who leaves does not disturb the others, and when the last one has left, the
-// work is abandoned.
+// flightGroup runs a function once for all concurrent callers with the same key. A caller whose
+// context ends does not disturb the others; when the last one has left, the run is canceled.
 type flights[V any] struct {
 	max     int
-	share   int // of one host or client
+	share   int // per host or client
 	timeout time.Duration
-	drop    func(V) // told of what all who waited for it have taken, or left
+	drop    func(V) // called with a result when all waiters have taken it or left
 	running sync.WaitGroup
 	mu      struct {
 		sync.Mutex
 		calls  map[key]*call[V]
-		cancel map[*call[V]]context.CancelFunc // of all that run, also of those that nobody waits for
-		// hosts and clients are on whose account those run.
+		cancel map[*call[V]]context.CancelFunc // of all running calls, including those without waiters
+		// number of running calls by host and by client
 		hosts, clients map[string]int
 		closed         bool
 	}
 }
 
-// call is one piece of work.
+// flightCall is one run.
 type call[V any] struct {
 	owner   owner
 	done    chan struct{}
@@ -52,9 +50,9 @@ func newFlights[V any](most int, timeout time.Duration, drop func(V)) *flights[V
 	return f
 }
 
-// do returns what run returns, of a run that began for somebody else if there is one, or
-// ctx's error if that ends first. take is called before what run returned can be dropped. A run
-// counts on o's account.
+// runShared returns the result of run, or of a run with the same key that another caller has
+// started, or ctx's error if ctx ends first. It calls take before the result can be dropped. A run
+// is charged to o.
 func (f *flights[V]) do(ctx context.Context, k key, o owner, run func(context.Context) (V, error), take func(V)) error {
 	c, err := f.join(ctx, k, o, run)
 	if err != nil {
@@ -72,7 +70,7 @@ func (f *flights[V]) do(ctx context.Context, k key, o owner, run func(context.Co
 	}
 }
 
-// join returns the call for k, which it begins if there is none.
+// joinFlight returns the run for k, which it starts if there is none.
 func (f *flights[V]) join(ctx context.Context, k key, o owner, run func(context.Context) (V, error)) (*call[V], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -101,7 +99,7 @@ func (f *flights[V]) join(ctx context.Context, k key, o owner, run func(context.
 	return c, nil
 }
 
-// fullLocked returns why nothing more can run on o's account, nil if it can.
+// checkRoomLocked returns an error if nothing more may run on o's account.
 func (f *flights[V]) fullLocked(o owner) error {
 	what := ""
 	switch {
@@ -116,7 +114,7 @@ func (f *flights[V]) fullLocked(o owner) error {
 	return fault.New(fault.Overloaded, "media URL: too many files are being fetched%s: try again, or send the file as a data: URI", what)
 }
 
-// countLocked adds to what runs on o's account.
+// countLocked adds n to what runs on o's account.
 func (f *flights[V]) countLocked(o owner, n int) {
 	add := func(of map[string]int, name string) {
 		if of[name] += n; of[name] == 0 {
@@ -127,7 +125,7 @@ func (f *flights[V]) countLocked(o owner, n int) {
 	add(f.mu.clients, o.client)
 }
 
-// end notes what came of a call.
+// finishFlight records the result of a run.
 func (f *flights[V]) end(k key, c *call[V], v V, err error) {
 	f.mu.Lock()
 	c.v, c.err, c.ended = v, err, true
@@ -144,14 +142,14 @@ func (f *flights[V]) end(k key, c *call[V], v V, err error) {
 	}
 }
 
-// leave notes that one waits no longer for c.
+// leaveFlight records that one caller no longer waits for c.
 func (f *flights[V]) leave(k key, c *call[V]) {
 	f.mu.Lock()
 	c.waiters--
 	last := c.waiters == 0
 	if last && !c.ended {
 		f.mu.cancel[c]()
-		if f.mu.calls[k] == c { // who comes now begins anew
+		if f.mu.calls[k] == c { // a later caller starts a new run
 			delete(f.mu.calls, k)
 		}
 	}
@@ -162,7 +160,7 @@ func (f *flights[V]) leave(k key, c *call[V]) {
 	}
 }
 
-// close abandons all that runs, waits for it, and begins nothing more.
+// closeAll cancels all runs, waits for them, and prevents new ones.
 func (f *flights[V]) close() {
 	f.mu.Lock()
 	f.mu.closed = true

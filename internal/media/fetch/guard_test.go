@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestURLs: what is refused by its text alone, before anybody is asked for an address.
+// TestURLs: URLs which are refused by their text alone, before any DNS lookup.
 func TestURLs(t *testing.T) {
 	f := fetcher(t, func(c *Config) { c.AllowHosts = nil })
 	for u, words := range map[string]string{
@@ -195,8 +195,8 @@ func TestRedirects(t *testing.T) {
 	both(t, off, loop+"/999", "redirects more than 0 times")
 }
 
-// TestNothingIsSent: a host hears the request, and nothing of what other hosts said, nor of
-// who asks.
+// TestNothingIsSent: a host gets the request, but nothing from other hosts' responses or about the
+// client.
 func TestNothingIsSent(t *testing.T) {
 	good, heard := serve(t, content(picture(t, 30, 20)))
 	from, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -16,9 +16,9 @@ import (
 	"penstock/core/media/probe"
 )
 
-// newTransport returns what speaks HTTP to strangers: without the environment's proxies,
-// which would connect where nobody judges, without cookies or credentials, and without
-// compression, which makes little much.
+// newTransport returns an HTTP transport for untrusted hosts: without the environment's proxies,
+// whose connections would bypass the address check, without cookies or credentials, and without
+// compression, which would allow decompression bombs.
 func newTransport(c *Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.control}
 	return &http.Transport{
@@ -37,7 +37,7 @@ func newTransport(c *Config) *http.Transport {
 	}
 }
 
-// Errors of answers, which say nothing of what is in them.
+// Errors of responses. They reveal no content.
 var (
 	errStatus    = errors.New("the answer is no file")
 	errRange     = errors.New("the answer is not the range that was asked for")
@@ -49,8 +49,8 @@ var (
 	errRedirects = errors.New("there are too many redirects")
 )
 
-// do asks for a file, or the range of one that is not zero, and follows redirects, each of
-// which is judged as what a client sent is. The caller closes the answer's body.
+// requestFile requests a file, or the range need of it unless that is zero, and follows redirects,
+// which it checks like the URLs of clients. The caller must close the response's body.
 func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, *url.URL, error) {
 	for hop := 0; ; hop++ {
 		resp, err := f.ask(ctx, u, need)
@@ -61,7 +61,7 @@ func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Re
 			return resp, u, nil
 		}
 		location := resp.Header.Get("Location")
-		_ = resp.Body.Close() // whatever it says
+		_ = resp.Body.Close() // its content does not matter
 		if hop >= f.cfg.MaxRedirects {
 			return nil, nil, invalid(errRedirects, "its host redirects more than "+strconv.Itoa(max(f.cfg.MaxRedirects, 0))+" times")
 		}
@@ -73,7 +73,7 @@ func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Re
 	}
 }
 
-// ask makes one request.
+// sendRequest makes one request.
 func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, error) {
 	plain := *u
 	plain.RawQuery = escaped(u.RawQuery)
@@ -94,8 +94,8 @@ func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.R
 	return resp, nil
 }
 
-// escaped returns a query without what cannot be in the first line of a request, as browsers write it:
-// there a space ends the address, and what follows would be read as something else.
+// escapeQuery percent-encodes what cannot be in the first line of a request, as browsers do: there
+// a space ends the URL, and what follows it would be misread.
 func escaped(query string) string {
 	var out strings.Builder
 	for i := range len(query) {
@@ -108,7 +108,7 @@ func escaped(query string) string {
 	return out.String()
 }
 
-// redirects reports whether a status means that the file is elsewhere.
+// isRedirect reports whether a status means that the file is elsewhere.
 func redirects(status int) bool {
 	switch status {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
@@ -117,7 +117,7 @@ func redirects(status int) bool {
 	return false
 }
 
-// redirect returns where a redirect leads, if that may be fetched.
+// resolveRedirect returns the target of a redirect, if fetching it is allowed.
 func (f *Fetcher) redirect(from *url.URL, location string) (*url.URL, error) {
 	if location == "" || len(location) > maxURL {
 		return nil, invalid(errStatus, "its host redirects to nowhere")
@@ -135,8 +135,8 @@ func (f *Fetcher) redirect(from *url.URL, location string) (*url.URL, error) {
 	return to, nil
 }
 
-// failed returns what a client reads of a request that got no answer, or of an answer that
-// broke off.
+// fetchError returns the client's error for a request without a response, or for an interrupted
+// response.
 func failed(ctx context.Context, err error) error {
 	var dns *net.DNSError
 	var certificate *tls.CertificateVerificationError
@@ -150,7 +150,7 @@ func failed(ctx context.Context, err error) error {
 		return invalid(err, "its host sent it too slowly")
 	case errors.Is(cause, context.DeadlineExceeded):
 		return invalid(err, "it could not be fetched within the time that there is: send the file as a data: URI")
-	case cause != nil: // nobody waits for it any longer, or Close was called
+	case cause != nil: // no caller waits any longer, or Close was called
 		return &fault.Error{Code: fault.Unavailable, Message: "media URL: this server is about to stop", Err: cause}
 	case errors.As(err, &dns):
 		return invalid(err, "its host was not found")
@@ -164,8 +164,8 @@ func failed(ctx context.Context, err error) error {
 	return invalid(err, "its host could not be reached")
 }
 
-// plain refuses answers that are compressed: what would come of them is not bounded by
-// what is sent.
+// checkUncompressed rejects compressed responses, whose decompressed size is not bounded by what is
+// sent.
 func plain(resp *http.Response) error {
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return invalid(errEncoded, "its host sent it compressed")
@@ -173,8 +173,8 @@ func plain(resp *http.Response) error {
 	return nil
 }
 
-// piece returns a range of a file, how long the file is (-1: nobody says), and where it was
-// found.
+// fetchRange returns a range of a file, the length of the file (-1 if unknown), and the URL and
+// ETag it was found with.
 func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []byte, total int64, at *url.URL, tag string, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -182,7 +182,7 @@ func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []b
 	if err != nil {
 		return nil, 0, nil, "", err
 	}
-	defer func() { _ = resp.Body.Close() }() // all that matters was read
+	defer func() { _ = resp.Body.Close() }() // everything relevant was read
 	if err := plain(resp); err != nil {
 		return nil, 0, nil, "", err
 	}
@@ -203,8 +203,8 @@ func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []b
 	return b, total, at, resp.Header.Get("ETag"), nil
 }
 
-// contentRange reads a Content-Range, which must have all that was asked for, as far as
-// the file goes, and returns how long it is and how long the file.
+// parseContentRange parses a Content-Range, which must cover the requested range up to the end of
+// the file. It returns the length of the range and of the file.
 func contentRange(s string, need probe.Need) (n, total int64, ok bool) {
 	s, ok = strings.CutPrefix(s, "bytes ")
 	if !ok {

@@ -8,11 +8,12 @@ import (
 	"penstock/core/media/probe"
 )
 
-// failureTTL is for how long it is remembered that no size could be had: a conversation
-// shows its pictures again with each turn.
+// failureTTL is how long failures are cached: a conversation contains its pictures again in each
+// turn.
 const failureTTL = time.Minute
 
-// sizes remembers what Size found, the newest entries of a bounded number.
+// sizeCache caches the results of Size: a bounded number of entries, evicting the least recently
+// used.
 type sizes struct {
 	max int
 	ttl time.Duration
@@ -24,12 +25,12 @@ type sizes struct {
 	}
 }
 
-// sizeEntry is what is known of a URL.
+// sizeEntry is what is known about a URL.
 type sizeEntry struct {
 	key     key
 	info    probe.Info
 	err     error
-	partial bool // more could be known: which way up the picture is
+	partial bool // the picture's orientation was not determined
 	expires time.Time
 }
 
@@ -39,7 +40,7 @@ func newSizes(most int, ttl time.Duration, now func() time.Time) *sizes {
 	return s
 }
 
-// get returns what is known of k, if anything is.
+// getSize returns what is known about k, if anything.
 func (s *sizes) get(k key) (sizeEntry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +58,7 @@ func (s *sizes) get(k key) (sizeEntry, bool) {
 	return *e, true
 }
 
-// put remembers what is known of k.
+// putSize stores what is known about k.
 func (s *sizes) put(k key, e sizeEntry) {
 	e.key = k
 	e.expires = s.now().Add(s.ttl)

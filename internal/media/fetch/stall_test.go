@@ -208,7 +208,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// nextRoom is roomAfter for bodies that begin with a byte.
+// nextRoom is nextCapacity for bodies that begin with a byte.
 func nextRoom(limit, had int64) int64 {
 	room := limit
 	for half := (room + 1) / 2; half > had && half < room; half = (room + 1) / 2 {

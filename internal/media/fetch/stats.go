@@ -2,20 +2,20 @@ package fetch
 
 import "sync/atomic"
 
-// Stats are what a Fetcher has done since it was made, for metrics.
+// Stats counts what a Fetcher has done since it was created, for metrics.
 type Stats struct {
-	// Sizes and Files are how many of either were asked for, by URL; of them SizeHits and FileHits
-	// were known, or there, already.
+	// Sizes and Files count the requests for either, by URL; SizeHits and FileHits count those
+	// answered from the cache.
 	Sizes, SizeHits uint64
 	Files, FileHits uint64
-	// Bytes is what files take now, those under way included.
+	// Bytes is the memory that files use now, including downloads in progress.
 	Bytes int64
 }
 
-// tally counts what was asked for and what was there.
+// hitCounter counts lookups and cache hits.
 type tally struct{ asked, hits atomic.Uint64 }
 
-// note counts a question.
+// record counts a lookup.
 func (t *tally) note(hit bool) {
 	t.asked.Add(1)
 	if hit {
@@ -23,7 +23,7 @@ func (t *tally) note(hit bool) {
 	}
 }
 
-// Stats returns what f has done so far.
+// Stats returns the counters so far.
 func (f *Fetcher) Stats() Stats {
 	return Stats{
 		Sizes: f.sizeTally.asked.Load(), SizeHits: f.sizeTally.hits.Load(),

@@ -7,43 +7,43 @@ import (
 	"time"
 )
 
-// store is the memory of files: downloads under way, files in use, and files that are kept in case
-// somebody asks again. All of them together take no more than limit bytes; those that are only kept make
-// room, the least recently used first, and then downloads wait ([store.grow]).
+// fileStore is the memory of files: downloads in progress, files in use, and cached files. Together
+// they take no more than limit bytes. Cached files are evicted to make room, least recently used
+// first; when there are none, downloads wait ([fileStore.reserveMemory]).
 type store struct {
 	limit int64
 	ttl   time.Duration
 	now   func() time.Time
 	mu    struct {
 		sync.Mutex
-		used    int64  // by files and by budget's claims
-		budget  budget // of the downloads under way
+		used    int64  // by files and by the claims of budget
+		budget  budget // of the downloads in progress
 		entries map[key]*file
-		idle    list.List // of *file: kept and not in use, least recently used last
-		waiting list.List // of *waiter, in the order in which they came
+		idle    list.List // of *cachedFile: cached and not in use, least recently used last
+		waiting list.List // of *memoryWaiter, in order of arrival
 	}
 }
 
-// waiter is a download that waits for memory.
+// memoryWaiter is a download which waits for memory.
 type waiter struct {
 	claim *claim
 	n     int64
-	ready chan struct{} // closed when it has it
+	ready chan struct{} // closed when the memory is reserved
 }
 
-// file is a file in memory.
+// cachedFile is a file in memory.
 type file struct {
 	key     key
 	b       []byte
-	size    int64 // what it takes
+	size    int64 // memory used, in bytes
 	pins    int
 	kept    bool          // it is in entries
-	idle    *list.Element // in idle, if so
+	idle    *list.Element // in the idle list, if it is there
 	expires time.Time
 }
 
-// newStore returns a store of limit bytes, of which the downloads of one client or from one host take
-// at most share.
+// newFileStore returns a store of limit bytes. The downloads of one client or from one host take at
+// most share bytes.
 func newStore(limit, share int64, ttl time.Duration, now func() time.Time) *store {
 	s := &store{limit: limit, ttl: ttl, now: now}
 	s.mu.budget = budget{limit: limit, share: share}
@@ -51,7 +51,7 @@ func newStore(limit, share int64, ttl time.Duration, now func() time.Time) *stor
 	return s
 }
 
-// get returns the file for k, pinned, if there is one.
+// getPinned returns the file for k, pinned, if there is one.
 func (s *store) get(k key) (*file, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *store) get(k key) (*file, bool) {
 	return e, true
 }
 
-// pin notes one more user of a file that is in use.
+// pinFile adds one user to a file in use.
 func (s *store) pin(e *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *store) pinLocked(e *file) {
 	}
 }
 
-// unpin notes one user less.
+// unpinFile removes one user of a file.
 func (s *store) unpin(e *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *store) unpin(e *file) {
 	s.grant()
 }
 
-// forget takes a file out of what is kept; its memory is back when nobody uses it.
+// evictLocked removes a file from the cache. Its memory is free when it is no longer in use.
 func (s *store) forget(e *file) {
 	delete(s.mu.entries, e.key)
 	e.kept = false
@@ -109,7 +109,7 @@ func (s *store) forget(e *file) {
 	}
 }
 
-// room makes room for n bytes, and reports whether it could.
+// makeRoomLocked evicts files until n bytes are free, and reports whether it succeeded.
 func (s *store) room(n int64) bool {
 	for s.mu.used+n > s.limit {
 		oldest := s.mu.idle.Back()
@@ -121,16 +121,16 @@ func (s *store) room(n int64) bool {
 	return true
 }
 
-// lacks is what a download lacks whose memory is not granted.
+// shortage is the reason why a download does not get memory.
 type lacks int
 
 const (
 	nothing lacks = iota
 	memory
-	share // its client or host has too much of it already
+	share // its client or host has used its share
 )
 
-// lacksLocked returns what keeps a waiter from its memory.
+// shortageLocked returns the reason why a waiter does not get its memory.
 func (s *store) lacksLocked(w *waiter) lacks {
 	b := &s.mu.budget
 	switch {
@@ -144,9 +144,10 @@ func (s *store) lacksLocked(w *waiter) lacks {
 	return nothing
 }
 
-// grant gives memory to those that wait, as far as there is some. Downloads that hold some already come
-// first, since they give it back when they are complete; while one of them lacks memory, none begins. A
-// download whose client or host has its share holds up no other one.
+// grantWaitersLocked grants memory to waiters while there is some. Downloads which already hold
+// memory come first, because they return it when they are complete; while one of them lacks memory,
+// no other download starts. A download whose client or host has used its share does not block
+// others.
 func (s *store) grant() {
 	lacking := false
 	s.grantEach(func(w *waiter) bool { return w.claim.held > 0 }, func() bool { lacking = true; return true })
@@ -155,8 +156,8 @@ func (s *store) grant() {
 	}
 }
 
-// grantEach gives memory to those that wait and are meant, in order. short says whether to go on after
-// one for which there is no memory.
+// grantMatchingLocked grants memory to the waiters for which meant is true, in order. short decides
+// whether to continue after a waiter for which there is no memory.
 func (s *store) grantEach(meant func(*waiter) bool, short func() bool) {
 	for el := s.mu.waiting.Front(); el != nil; {
 		w, next := el.Value.(*waiter), el.Next()
@@ -176,13 +177,14 @@ func (s *store) grantEach(meant func(*waiter) bool, short func() bool) {
 	}
 }
 
-// resize changes what a download holds.
+// resizeLocked changes what a download holds.
 func (s *store) resize(c *claim, by int64) {
 	s.mu.budget.resize(c, by)
 	s.mu.used += by
 }
 
-// begin begins a download that needs at most most bytes at any one moment, and holds none yet.
+// startDownload registers a download which needs at most most bytes at any time, and holds none
+// yet.
 func (s *store) begin(o owner, most int64) *claim {
 	c := &claim{owner: o, most: most}
 	s.mu.Lock()
@@ -191,8 +193,8 @@ func (s *store) begin(o owner, most int64) *claim {
 	return c
 }
 
-// grow waits until there are n more bytes for a download, and takes them. It returns the cause of ctx's
-// end if that comes first.
+// reserveMemory waits until n more bytes are available for a download, and reserves them. It
+// returns the cause of ctx if ctx ends first.
 func (s *store) grow(ctx context.Context, c *claim, n int64) error {
 	w := &waiter{claim: c, n: n, ready: make(chan struct{})}
 	s.mu.Lock()
@@ -207,16 +209,16 @@ func (s *store) grow(ctx context.Context, c *claim, n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-w.ready: // in the meantime
+	case <-w.ready: // granted in the meantime
 		s.resize(c, -n)
 	default:
 		s.mu.waiting.Remove(el)
 	}
-	s.grant() // those behind may need less
+	s.grant() // later waiters may need less
 	return context.Cause(ctx)
 }
 
-// shrink gives back n bytes of what a download holds.
+// releaseMemory returns n bytes which a download holds.
 func (s *store) shrink(c *claim, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +226,7 @@ func (s *store) shrink(c *claim, n int64) {
 	s.grant()
 }
 
-// abandon ends a download that came to nothing.
+// abortDownload ends a failed download.
 func (s *store) abandon(c *claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +235,8 @@ func (s *store) abandon(c *claim) {
 	s.grant()
 }
 
-// put turns what a download holds into a file, pinned once, and ends the download. It is not kept for
-// others if k is zero.
+// putFile converts what a download holds into a file, pinned once, and ends the download. If k is
+// zero, the file is not cached.
 func (s *store) put(k key, b []byte, c *claim) *file {
 	e := &file{key: k, b: b, size: int64(cap(b)), pins: 1, expires: s.now().Add(s.ttl)}
 	s.mu.Lock()
@@ -251,7 +253,7 @@ func (s *store) put(k key, b []byte, c *claim) *file {
 	return e
 }
 
-// used returns how many bytes are taken.
+// usedBytes returns how many bytes are used.
 func (s *store) used() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,20 +10,20 @@ import (
 	"penstock/core/fault"
 )
 
-// maxURL is how long a URL that is fetched may be, in bytes.
+// maxURL bounds a fetched URL, in bytes.
 const maxURL = 8 << 10
 
-// invalid returns an error about a URL that its client can read: it names what is wrong
-// and not the URL, which may have a signature in it.
+// invalidURL returns an error about a URL for its client. It names the problem but not the URL,
+// which may contain a signature.
 func invalid(cause error, message string) error {
 	return &fault.Error{Code: fault.Invalid, Message: "media URL: " + message, Err: cause}
 }
 
-// unwelcome is what a client reads of an address. It is the same of all, so that it does not tell
-// where a name leads.
+// forbiddenAddress is the message for a forbidden address. It is the same for all, so that it does
+// not reveal what a name resolves to.
 const unwelcome = "none that may be fetched from: those of private networks and of the server itself are only with --media-allow-private"
 
-// parse returns a URL that may be fetched, as far as it can be told from the text.
+// parseURL parses and checks a URL, as far as its text tells.
 func (c *Config) parse(s string) (*url.URL, error) {
 	if len(s) > maxURL {
 		return nil, invalid(nil, "it is longer than 8 KiB")
@@ -35,7 +35,7 @@ func (c *Config) parse(s string) (*url.URL, error) {
 	return u, c.check(u)
 }
 
-// check refuses URLs that may not be fetched: those of clients and those of redirects.
+// checkURL checks whether fetching a URL is allowed, for the URLs of clients and of redirects.
 func (c *Config) check(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	switch {
@@ -67,8 +67,8 @@ func (c *Config) check(u *url.URL) error {
 	return nil
 }
 
-// numeric reports whether some resolvers would take a name for an IPv4 address: its last
-// label is a decimal, octal or hexadecimal number.
+// looksNumeric reports whether some resolvers would parse a name as an IPv4 address: its last label
+// is a decimal, octal or hexadecimal number.
 func numeric(host string) bool {
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	if hex, ok := strings.CutPrefix(last, "0x"); ok {
@@ -77,14 +77,14 @@ func numeric(host string) bool {
 	return strings.Trim(last, "0123456789") == ""
 }
 
-// goodPort reports whether a URL may have that port, "" being its scheme's.
+// isValidPort reports whether s is a valid port of a URL; "" is the scheme's default.
 func goodPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return s == "" || err == nil && n > 0
 }
 
-// matches reports whether a host is the one that a pattern names or, if that begins with a
-// dot, below it.
+// matchesHost reports whether a host is the one that a pattern names or, if the pattern begins with
+// a dot, a subdomain of it.
 func matches(host, pattern string) bool {
 	pattern = strings.ToLower(pattern)
 	if name, ok := strings.CutPrefix(pattern, "."); ok {

@@ -13,10 +13,9 @@ import (
 	"penstock/core/media"
 )
 
-// Frames decodes a video: a GIF, all its frames as they are seen, or JPEG files in
-// base64 separated by commas, which is the payload of a data: URI of type video/jpeg.
-// The tensor is [F, H, W, 3]; all frames have one size, since JPEGs of another
-// are refused. Other containers are ErrUnsupported.
+// DecodeFrames decodes a video: a GIF, all its frames as rendered, or JPEG files in base64
+// separated by commas, which is the payload of a data: URI of type video/jpeg. The tensor is [F, H,
+// W, 3]; JPEG frames of different sizes are rejected. Other containers are ErrUnsupported.
 func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
@@ -34,7 +33,7 @@ func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 		media.Size{Width: v.width, Height: v.height, Frames: n, Rate: v.rate, Sequence: v.sequence}, nil
 }
 
-// video is frames of one size.
+// videoFrames is a sequence of frames of one size.
 type video struct {
 	width, height int
 	rgb           []byte
@@ -42,8 +41,7 @@ type video struct {
 	sequence      bool // of JPEG files
 }
 
-// FramesURI returns the payload of a data: URI whose video is JPEG frames in base64, as
-// [Frames] takes it.
+// ParseFramesURI returns the payload of a data: URI with JPEG frames in base64, for [DecodeFrames].
 func FramesURI(uri string) (payload string, ok bool) {
 	const scheme = "data:video/jpeg;base64,"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
@@ -52,7 +50,7 @@ func FramesURI(uri string) (payload string, ok bool) {
 	return uri[len(scheme):], true
 }
 
-// jpegStart is how base64 of a JPEG begins: its first three bytes.
+// jpegStart is the base64 of the first three bytes of a JPEG.
 const jpegStart = "/9j/"
 
 func framesJPEG(payload []byte, l *Limits) (v video, err error) {
@@ -86,17 +84,17 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 			if err := l.within(v.width, v.height, count); err != nil {
 				return v, err
 			}
-			v.rgb = make([]byte, 0, len(p.rgb)*count) // what growing would hold on to, Memory does not count
+			v.rgb = make([]byte, 0, len(p.rgb)*count) // at once: DecodeMemory counts no growth
 		case p.width != v.width || p.height != v.height:
 			return v, fmt.Errorf("frame %d has %d by %d pixels, the first one %d by %d: %w", i, p.width, p.height, v.width, v.height, ErrMalformed)
 		}
 		v.rgb = append(v.rgb, p.rgb...)
-		left.Pixels = v.width * v.height // of each from now on: all together were checked
+		left.Pixels = v.width * v.height // for each further frame; the sum was checked
 	}
 	return v, nil
 }
 
-// framesGIF shows a GIF: each frame is drawn over what the one before left.
+// decodeGIFFrames renders a GIF: each frame is drawn over the result of the previous one.
 func framesGIF(file []byte, l *Limits) (v video, err error) {
 	defer func() { // see codec.read
 		if r := recover(); r != nil {
@@ -139,7 +137,7 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 	return v, nil
 }
 
-// overlay draws the pixels of a frame that are not transparent.
+// drawFrame draws the pixels of a frame that are not transparent.
 func overlay(p *picture, frame *image.Paletted) {
 	r := frame.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
@@ -155,7 +153,7 @@ func overlay(p *picture, frame *image.Paletted) {
 	}
 }
 
-// blank makes a part of the picture black.
+// clearRect makes a part of the picture black.
 func blank(p *picture, r image.Rectangle) {
 	r = r.Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
@@ -163,8 +161,8 @@ func blank(p *picture, r image.Rectangle) {
 	}
 }
 
-// walkGIF counts the frames of a GIF by its blocks, decoding none, and returns its rate; it stops
-// above limit.
+// scanGIF counts the frames of a GIF by its blocks, without decoding, and returns its frame rate;
+// it stops above limit.
 func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 	const header, extension, frame, trailer = 13, 0x21, 0x2c, 0x3b
 	cut := fmt.Errorf("the file is cut off: %w", ErrMalformed)
@@ -186,11 +184,11 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 			if count++; count > limit {
 				return count, 0, nil
 			}
-			at += 10 + colours(file[at+9]) + 1 // and the size of codes
+			at += 10 + colours(file[at+9]) + 1 // and the code size
 		default:
 			return 0, 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
 		}
-		for { // sub-blocks, up to one of no bytes
+		for { // sub-blocks, up to an empty one
 			if at >= len(file) {
 				return 0, 0, cut
 			}
@@ -204,12 +202,12 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 	return 0, 0, cut
 }
 
-// gifTime is how long the frames of a GIF are shown, as FFmpeg reads it (libavformat/gifdec.c), and so
-// OpenCV and the engines.
+// gifTiming accumulates the display times of a GIF's frames as FFmpeg does (libavformat/gifdec.c),
+// and with it OpenCV and the engines.
 type gifTime struct{ controls, hundredths int }
 
-// control reads the delay of an extension that is a graphic control. Without a delay a frame is shown
-// for a tenth of a second.
+// addControl adds the delay of an extension if that is a graphic control. Without a delay a frame
+// is shown for a tenth of a second.
 func (t *gifTime) control(extension []byte) {
 	const label, size, noDelay = 0xf9, 4, 10
 	if len(extension) < 3+size || extension[1] != label || extension[2] != size {
@@ -223,8 +221,8 @@ func (t *gifTime) control(extension []byte) {
 	}
 }
 
-// rate returns the frames a second: those of the mean delay in whole hundredths. It is 0, not known, if a
-// frame has no control.
+// frameRate returns the frames per second according to the mean delay in whole hundredths. It is 0,
+// unknown, if a frame has no control.
 func (t *gifTime) rate(frames int) float64 {
 	if frames == 0 || t.controls < frames {
 		return 0
@@ -232,7 +230,7 @@ func (t *gifTime) rate(frames int) float64 {
 	return 100 / float64(t.hundredths/frames)
 }
 
-// colours returns how many bytes a table of colours has, as its flags say.
+// colorTableSize returns the size of a color table in bytes, according to its flags.
 func colours(flags byte) int {
 	if flags&0x80 == 0 {
 		return 0

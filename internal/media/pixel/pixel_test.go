@@ -90,7 +90,7 @@ func TestSixteenBits(t *testing.T) {
 	}
 }
 
-// claim returns a PNG that says it has so many pixels, and has a few.
+// claim returns a PNG which claims the given size but has only a few pixels.
 func claim(width, height uint32) []byte {
 	b := []byte("\x89PNG\r\n\x1a\n")
 	chunk := func(name string, body []byte) {

@@ -8,10 +8,10 @@ import (
 	"penstock/core/media"
 )
 
-// Samples decodes a sound: WAV with PCM of 8, 16, 24 or 32 bits, or float32, of any
-// rate and number of channels. The tensor is [S] little-endian float32 at 16 kHz
-// from -1 to 1, the mean of the channels; other rates are interpolated linearly, to
-// the sound's length rounded up to whole samples. Other formats are ErrUnsupported.
+// DecodeSamples decodes a sound: WAV with PCM of 8, 16, 24 or 32 bits, or float32, of any rate and
+// number of channels. The tensor is [S] little-endian float32 at 16 kHz from -1 to 1, the mean of
+// the channels; other rates are interpolated linearly, to the sound's length rounded up to whole
+// samples. Other formats are ErrUnsupported.
 func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
@@ -34,23 +34,23 @@ func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	return media.Tensor{Shape: []int{n}, Data: data}, media.Size{Samples: n}, nil
 }
 
-// wav is a sound in a WAV file.
+// wavSound is a sound in a WAV file.
 type wav struct {
 	rate, channels int
-	width          int // bytes of a sample of a channel
+	width          int // bytes of a sample of one channel
 	float          bool
 	data           []byte
 }
 
 func (w *wav) frames() int { return len(w.data) / (w.width * w.channels) }
 
-// resampled is how many samples at 16 kHz it has: one that is begun counts, as the resamplers of engines
-// have it.
+// resampledCount returns the number of samples at 16 kHz, rounded up as in the resamplers of
+// engines.
 func (w *wav) resampled() int {
-	return int((int64(w.frames())*Rate + int64(w.rate) - 1) / int64(w.rate)) // the rate is minRate at least
+	return int((int64(w.frames())*Rate + int64(w.rate) - 1) / int64(w.rate)) // rate is at least minRate
 }
 
-// at returns sample i at 16 kHz.
+// resampleAt returns sample i at 16 kHz.
 func (w *wav) at(i int) float32 {
 	exact := int64(i) * int64(w.rate)
 	at, rest := int(exact/Rate), exact%Rate
@@ -62,7 +62,7 @@ func (w *wav) at(i int) float32 {
 	return float32(low + float64(share*(w.frame(at+1)-low)))
 }
 
-// frame returns the mean of the channels at one moment of the file.
+// frameMean returns the mean of the channels of frame i of the file.
 func (w *wav) frame(i int) float64 {
 	var sum float64
 	from := w.data[i*w.width*w.channels:]
@@ -92,11 +92,11 @@ func (w *wav) sample(b []byte) float64 {
 
 const maxChannels = 64
 
-// The rates that sounds have, in Hz. Some bytes at one sample a second would be hours.
+// Bounds of the sample rate, in Hz. At one sample per second, a few bytes would be hours.
 const minRate, maxRate = 1000, 1 << 24
 
-// readWAV finds the two chunks that matter: fmt, then data. A data chunk that claims
-// more than there is, as recorders of streams write it, has what there is.
+// readWAV finds the two relevant chunks: fmt, then data. A data chunk which claims more than there
+// is, as stream recorders write it, is truncated to what there is.
 func readWAV(file []byte) (w wav, err error) {
 	if !hasMagic(file, "RIFF????WAVE") {
 		return w, fmt.Errorf("not a WAV file: %w", ErrUnsupported)
@@ -123,7 +123,7 @@ func readWAV(file []byte) (w wav, err error) {
 	return w, fmt.Errorf("no samples: %w", ErrMalformed)
 }
 
-// format reads the fmt chunk.
+// parseFormat parses the fmt chunk.
 func (w *wav) format(b []byte) error {
 	const pcm, float, extensible = 1, 3, 0xfffe
 	if len(b) < 16 {

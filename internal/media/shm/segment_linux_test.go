@@ -140,7 +140,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestDeadline: a lease that nobody releases ends by itself, and can be released still.
+// TestDeadline: a lease which is not released expires, and can still be released.
 func TestDeadline(t *testing.T) {
 	d := dir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if n, err := Sweep(d); n != 3 || err != nil {
-		t.Errorf("%d were swept, %v", n, err) // good, open and writable: regular files, and nobody's
+		t.Errorf("%d were swept, %v", n, err) // good, open and writable: regular files without a live lender
 	}
 	if _, err := os.Lstat(path("link")); err != nil {
 		t.Error("a link was swept")

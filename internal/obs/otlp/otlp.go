@@ -1,10 +1,9 @@
 // Package otlp sends traces to a collector by OTLP over HTTP.
 //
-// The OpenTelemetry SDK reads its own environment variables: the endpoint, headers,
-// certificates and time limits of OTEL_EXPORTER_OTLP_*, the service's name and
-// attributes of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, the sampler of
-// OTEL_TRACES_SAMPLER and the queue of OTEL_BSP_*. They are the settings that
-// operators know; Penstock has none of its own beside them.
+// The OpenTelemetry SDK reads its own environment variables: the endpoint, headers, certificates
+// and timeouts of OTEL_EXPORTER_OTLP_*, the service's name and attributes of OTEL_SERVICE_NAME and
+// OTEL_RESOURCE_ATTRIBUTES, the sampler of OTEL_TRACES_SAMPLER and the queue of OTEL_BSP_*.
+// Operators know these settings, so Penstock adds none.
 package otlp
 
 import (
@@ -21,19 +20,19 @@ import (
 	"penstock/internal/obs"
 )
 
-// flushTimeout bounds how long Close waits for a collector to take the last spans.
+// flushTimeout bounds how long Close waits for a collector to accept the last spans.
 const flushTimeout = 3 * time.Second
 
-// Traces is the way of spans to the collector. Spans wait in a bounded queue, in the
-// background: a collector that is slow or away costs spans and never a request.
+// TraceExporter sends spans to the collector. Spans wait in a bounded queue and are sent in the
+// background: a slow or unreachable collector loses spans but never delays a request.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	exporter *exporter
 }
 
-// Open starts to send the spans of a service, under the name that is given unless
-// the environment has another. The caller has found that the environment names an
-// endpoint. It returns at once, whether the collector can be reached or not.
+// Open starts to send the spans of a service, under the given name unless the environment sets
+// another. The caller must have checked that the environment names an endpoint. Open returns at
+// once, whether or not the collector can be reached.
 func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error) {
 	out, err := otlptracehttp.New(ctx)
 	if err != nil {
@@ -52,11 +51,11 @@ func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error
 	}, nil
 }
 
-// Tracer returns what starts spans.
+// Tracer returns a tracer whose spans are exported.
 func (t *Traces) Tracer() *obs.Tracer { return obs.NewTracer(t.provider) }
 
-// Close sends what is left, within a bound, and ends. What could not be sent is
-// lost, which the log says and which is no error of the process.
+// Close sends the remaining spans, for at most flushTimeout, and stops. Unsent spans are lost; that
+// is logged but is no error of the process.
 func (t *Traces) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -66,8 +65,7 @@ func (t *Traces) Close() {
 	t.exporter.throttle.Flush(ctx)
 }
 
-// exporter tells the log what the SDK would write to standard error, and not
-// without end.
+// loggingExporter logs, throttled, the errors which the SDK would write to standard error.
 type exporter struct {
 	sdktrace.SpanExporter
 	throttle *obs.Throttle

@@ -13,31 +13,31 @@ import (
 	"penstock/core/fault"
 )
 
-// Faults says how a bus misbehaves. Probabilities are from 0 to 1; the zero
-// value is a bus without faults.
+// BusFaults configures how a bus misbehaves. Probabilities are from 0 to 1. The zero value is a bus
+// without faults.
 type Faults struct {
-	// Topics are the names of the topics that misbehave; nil means all.
+	// Topics are the names of the affected topics; nil means all.
 	Topics []string
-	// Fail is the probability that Publish, Span or Purge says Unavailable. As with
-	// a real store that tells nothing about the message: half of them are kept.
+	// Fail is the probability that Publish, DescribeTopic or Purge returns Unavailable. As with a
+	// real store, that does not tell what happened to the message: half of them are stored.
 	Fail float64
-	// Lose is the probability that Publish returns nil and nobody gets the
-	// message, as if its publisher had never sent it.
+	// Lose is the probability that Publish returns nil but the message is lost, as if its publisher
+	// had never sent it.
 	Lose float64
-	// Drop is the probability that one subscription misses a message. On a
-	// durable topic its Seq is missing.
+	// Drop is the probability that one subscription misses a message. On a durable topic its Seq is
+	// skipped.
 	Drop float64
 	// Duplicate is the probability that a message is delivered twice in a row.
 	Duplicate float64
-	// Reorder is the probability that a message is delivered after the one that
-	// follows it. Until one follows, it is held.
+	// Reorder is the probability that a message is delivered after its successor. It is held until
+	// the successor arrives.
 	Reorder float64
-	// Delay holds up each delivery by a random time below it.
+	// Delay is the upper bound of a random delay of each delivery.
 	Delay time.Duration
 }
 
-// FaultyBus passes messages to another bus and spoils some of them. It breaks
-// the contract of Bus on purpose: it is for the tests of those who must cope.
+// FaultyBus wraps another bus and injects faults. It deliberately violates the contract of Bus, for
+// tests of the code that must tolerate that.
 type FaultyBus struct {
 	inner Bus
 	seed  uint64
@@ -51,16 +51,15 @@ type FaultyBus struct {
 
 var _ Bus = (*FaultyBus)(nil)
 
-// site is where a fault may strike: publishing to a topic under a key, or the
-// nth subscription to a topic.
+// faultSite is a place for faults: publishing to a topic under a key, or the nth subscription to a
+// topic.
 type site struct {
 	topic, key string
 	sub        uint64 // 0 for publishing
 }
 
-// Faulty wraps inner. What happens to a message depends on nothing but the
-// seed, its topic and key, and how many there were before it: of its key when
-// publishing, of the subscription when delivering.
+// WithFaults wraps inner. The fate of a message depends only on the seed, its topic and key, and
+// the number of messages before it: with its key for publishing, of the subscription for delivery.
 func Faulty(inner Bus, seed uint64, f Faults) *FaultyBus {
 	b := &FaultyBus{inner: inner, seed: seed}
 	b.mu.faults = f
@@ -69,7 +68,7 @@ func Faulty(inner Bus, seed uint64, f Faults) *FaultyBus {
 	return b
 }
 
-// Set changes the faults of the messages that follow.
+// Set replaces the faults of subsequent messages.
 func (b *FaultyBus) Set(f Faults) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +93,7 @@ func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byt
 	return err
 }
 
-// Span implements Bus. It fails as Publish does.
+// DescribeTopic implements Bus. It fails as Publish does.
 func (b *FaultyBus) Span(ctx context.Context, t Topic) (Span, error) {
 	if b.draw(t.Name, "span").Float64() < b.faults(t.Name).Fail {
 		return Span{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
@@ -102,7 +101,7 @@ func (b *FaultyBus) Span(ctx context.Context, t Topic) (Span, error) {
 	return b.inner.Span(ctx, t)
 }
 
-// Purge implements Bus. Of those that fail half are done.
+// Purge implements Bus. Half of the failed calls take effect.
 func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
 	rng := b.draw(t.Name, "purge")
 	fail, done := rng.Float64() < b.faults(t.Name).Fail, rng.Float64() < 0.5
@@ -116,8 +115,8 @@ func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
 	return err
 }
 
-// draw returns the random source of the next op on a topic. Its sites are told from
-// those of messages by a space, which is in no topic's name.
+// opRand returns the random source of the next op on a topic. The space in its faultSite, which no
+// topic name contains, separates it from the faultSites of messages.
 func (b *FaultyBus) draw(topic, op string) *rand.Rand {
 	s := site{topic: topic + " " + op}
 	return b.rng(s, b.count(s))
@@ -133,13 +132,13 @@ func (b *FaultyBus) Subscribe(ctx context.Context, t Topic, from uint64, sink fu
 	return b.inner.Subscribe(ctx, t, from, func(m Message) error { return d.deliver(ctx, m) }, ready)
 }
 
-// delivery is one subscription of a FaultyBus.
+// faultySubscription is one subscription of a FaultyBus.
 type delivery struct {
 	bus  *FaultyBus
 	site site
 	sink func(Message) error
 	n    uint64   // messages so far
-	held *Message // to come after the next
+	held *Message // to be delivered after the next message
 }
 
 func (d *delivery) deliver(ctx context.Context, m Message) error {
@@ -179,7 +178,7 @@ func (d *delivery) deliver(ctx context.Context, m Message) error {
 	return nil
 }
 
-// faults returns those in force for a topic.
+// activeFaults returns the current faults of a topic.
 func (b *FaultyBus) faults(topic string) Faults {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +188,7 @@ func (b *FaultyBus) faults(topic string) Faults {
 	return Faults{}
 }
 
-// count returns how many messages there were at s, and adds one.
+// nextIndex returns the number of messages so far at s, and increments it.
 func (b *FaultyBus) count(s site) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,7 +197,7 @@ func (b *FaultyBus) count(s site) uint64 {
 	return n
 }
 
-// subscription numbers the subscriptions to a topic from 1.
+// nextSubscription numbers the subscriptions to a topic from 1.
 func (b *FaultyBus) subscription(topic string) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +205,7 @@ func (b *FaultyBus) subscription(topic string) uint64 {
 	return b.mu.subscribed[topic]
 }
 
-// rng returns the random source of the nth message at s.
+// randFor returns the random source of the nth message at s.
 func (b *FaultyBus) rng(s site, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(s.topic + "\x00" + s.key + "\x00"))

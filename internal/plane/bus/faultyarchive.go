@@ -8,21 +8,21 @@ import (
 	"penstock/core/fault"
 )
 
-// ArchiveFaults says how an archive misbehaves. Probabilities are from 0 to 1; the
-// zero value is an archive without faults.
+// ArchiveFaults configures how an archive misbehaves. Probabilities are from 0 to 1. The zero value
+// is an archive without faults.
 type ArchiveFaults struct {
-	// Fail is the probability that a call says Unavailable. Of the calls that change
-	// something half are done all the same.
+	// Fail is the probability that a call returns Unavailable. Half of the failed writes take
+	// effect nevertheless.
 	Fail float64
-	// Corrupt is the probability that one byte of what Get returns is another one,
-	// Truncate that its end is missing.
+	// Corrupt is the probability that one byte of Get's result is changed, Truncate that its end is
+	// missing.
 	Corrupt, Truncate float64
 	// Lose is the probability that a lock is lost as soon as it is held.
 	Lose float64
 }
 
-// FaultyArchive passes calls to another archive and spoils some of them. It breaks
-// the contract of Archive on purpose: it is for the tests of those who must cope.
+// FaultyArchive wraps another archive and injects faults. It deliberately violates the contract of
+// Archive, for tests of the code that must tolerate that.
 type FaultyArchive struct {
 	inner Archive
 	mu    struct {
@@ -34,25 +34,25 @@ type FaultyArchive struct {
 
 var _ Archive = (*FaultyArchive)(nil)
 
-// NewFaultyArchive wraps inner. What happens to a call depends on nothing but the seed
-// and the calls before it.
+// NewFaultyArchive wraps inner. The fate of a call depends only on the seed and the calls before
+// it.
 func NewFaultyArchive(inner Archive, seed uint64, f ArchiveFaults) *FaultyArchive {
 	a := &FaultyArchive{inner: inner}
 	a.mu.faults, a.mu.rng = f, rand.New(rand.NewPCG(seed, 0))
 	return a
 }
 
-// Set changes the faults of the calls that follow.
+// Set replaces the faults of subsequent calls.
 func (a *FaultyArchive) Set(f ArchiveFaults) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.faults = f
 }
 
-// fate is what becomes of one call.
+// callFate is the random choice for one call.
 type fate struct {
 	fail, done, corrupt, truncate, lose bool
-	at                                  float64 // where the data is spoilt
+	at                                  float64 // relative position of the damage
 }
 
 func (a *FaultyArchive) draw() fate {
@@ -65,7 +65,7 @@ func (a *FaultyArchive) draw() fate {
 	}
 }
 
-// change runs a call that changes something.
+// runChange runs a call which changes the archive.
 func (a *FaultyArchive) change(op, name string, f func() error) error {
 	d := a.draw()
 	if d.fail && !d.done {

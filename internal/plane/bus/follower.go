@@ -13,20 +13,20 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// The waits between attempts at a server that is away.
+// Bounds of the backoff while the server is unreachable.
 const (
 	minRetry = 25 * time.Millisecond
 	maxRetry = time.Second
 )
 
-// follower is one subscription to a durable topic over NATS. It reads the stream
-// from the next message it wants, and begins again there after every
-// interruption, so that its sink sees each message once.
+// streamFollower is one subscription to a durable topic over NATS. It reads the stream from the
+// next message it needs, and resumes there after every interruption, so that its sink gets each
+// message once.
 type follower struct {
 	bus   *NATS
 	topic *natsTopic
-	next  uint64    // sequence number that the sink is to get next
-	life  time.Time // when the stream that next refers to was created
+	next  uint64    // sequence number of the next message for the sink
+	life  time.Time // creation time of the stream that next refers to
 	sink  func(Message) error
 	ready func() // nil once called
 }
@@ -64,11 +64,12 @@ func (f *follower) run(ctx context.Context) error {
 			interrupted = true
 			f.bus.cfg.Log.Warn("event stream interrupted", "topic", f.topic.topic.Name, "err", err)
 		}
-		_ = retry.Wait(ctx) // the end of ctx shows in the next attempt
+		_ = retry.Wait(ctx) // the next attempt detects that ctx has ended
 	}
 }
 
-// read passes messages from f.next on until something ends it.
+// readStream passes messages from f.next on to sink until an error, or until ctx or the connection
+// ends.
 func (f *follower) read(ctx context.Context, sink func(natsd.Msg) error, caughtUp func()) error {
 	cctx, stop := natsd.WhileConnected(ctx, f.bus.nc)
 	s, err := f.bus.openStream(cctx, f.topic)
@@ -84,8 +85,8 @@ func (f *follower) read(ctx context.Context, sink func(natsd.Msg) error, caughtU
 	return natsd.Tail(ctx, f.bus.nc, f.bus.js, f.topic.stream, from, sink, caughtUp)
 }
 
-// position moves f.next back if the stream is not the one it refers to, or has
-// lost its end: those numbers will be given, or were given, to other messages.
+// adjustPosition moves f.next back if the stream is not the one it refers to, or has lost its end:
+// other messages will get, or got, those numbers.
 func (f *follower) position(info *jetstream.StreamInfo) {
 	known := !f.life.IsZero()
 	if known && !f.life.Equal(info.Created) {
@@ -107,15 +108,15 @@ func (f *follower) deliver(m natsd.Msg) error {
 	return f.sink(Message{Key: key, Data: m.Data, Seq: m.Seq, Life: life(f.life)})
 }
 
-// transient says whether trying again may mend err: anything but a refusal by
-// the server for a reason that will not go away by itself.
+// isTransient reports whether a retry may succeed after err: true unless the server refused for a
+// permanent reason.
 func transient(err error) bool {
 	var api *jetstream.APIError
 	if errors.Is(err, natsd.ErrInterrupted) || !errors.As(err, &api) {
 		return true
 	}
 	switch api.Code {
-	case 404, 408, 409, 503: // gone, timed out, conflict, not up yet
+	case 404, 408, 409, 503: // not found, timed out, conflict, not ready
 		return true
 	}
 	return false

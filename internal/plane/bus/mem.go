@@ -12,8 +12,8 @@ import (
 	"penstock/core/fault"
 )
 
-// Mem is the event plane within one process. It has no goroutines of its own:
-// messages pass from Publish to the goroutines that are in Subscribe.
+// MemBus is the event plane within one process. It has no goroutines: messages pass from Publish to
+// the goroutines which are in Subscribe.
 type Mem struct {
 	dropped atomic.Uint64
 	mu      struct {
@@ -24,15 +24,15 @@ type Mem struct {
 
 var _ Bus = (*Mem)(nil)
 
-// NewMem returns a bus without messages.
+// NewMemBus returns a bus without messages.
 func NewMem() *Mem {
 	b := &Mem{}
 	b.mu.topics = make(map[string]*memTopic)
 	return b
 }
 
-// Dropped returns how many messages of topics that are not durable were lost by
-// subscribers that fell behind.
+// Dropped returns how many messages of topics that are not durable were lost because subscribers
+// fell behind.
 func (b *Mem) Dropped() uint64 { return b.dropped.Load() }
 
 type memTopic struct {
@@ -40,13 +40,13 @@ type memTopic struct {
 	life  uint64
 	mu    struct {
 		sync.Mutex
-		journal journal         // of a durable topic
-		wakes   []chan struct{} // of its subscribers, each with room for a token
+		journal journal         // for a durable topic
+		wakes   []chan struct{} // of its subscribers, capacity one each
 		queues  []*queue        // of subscribers to another topic
 	}
 }
 
-// Publish implements Bus. It does not wait for anybody.
+// Publish implements Bus. It never blocks on subscribers.
 func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) err
 	return nil
 }
 
-// deliver gives a message to the subscribers of a topic. It keeps data, which
-// nobody changes any more.
+// deliverMessage passes a message to the subscribers of a topic. It keeps data, which must not
+// change any more.
 func (b *Mem) deliver(mt *memTopic, key string, data []byte) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
@@ -124,7 +124,7 @@ func (b *Mem) Purge(ctx context.Context, t Topic, below uint64) error {
 	return nil
 }
 
-// lasting returns the state of a durable topic.
+// durableTopic returns the state of a durable topic.
 func (b *Mem) lasting(ctx context.Context, op string, t Topic) (*memTopic, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (b *Mem) lasting(ctx context.Context, op string, t Topic) (*memTopic, error
 	return b.topic(t)
 }
 
-// drain passes the messages of q to sink until ctx ends or sink fails.
+// drainQueue passes the messages of q to sink until ctx ends or sink fails.
 func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 	var buf []byte
 	for {
@@ -150,7 +150,7 @@ func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 			if !ok {
 				break
 			}
-			buf = append(buf[:0], m.Data...) // others have the same data
+			buf = append(buf[:0], m.Data...) // other subscribers share the data
 			m.Data = buf
 			if err := sink(m); err != nil {
 				return err
@@ -159,7 +159,7 @@ func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 	}
 }
 
-// topic returns the state of t, which must equal the first of its name.
+// lookupTopic returns the state of t. t must equal the first topic of its name.
 func (b *Mem) topic(t Topic) (*memTopic, error) {
 	t, err := t.normal()
 	if err != nil {
@@ -197,8 +197,8 @@ func (mt *memTopic) leave(q *queue) {
 	mt.mu.queues = slices.DeleteFunc(mt.mu.queues, func(o *queue) bool { return o == q })
 }
 
-// follow reads the journal from a position of its own; there is no queue to
-// overflow, but messages that the journal drops first are missed.
+// followJournal reads the journal from its own position. It has no queue which could overflow, but
+// it misses messages which the journal drops first.
 func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) error, ready func()) error {
 	wake, target := mt.watch()
 	defer mt.unwatch(wake)
@@ -218,7 +218,7 @@ func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) 
 			}
 			continue
 		}
-		buf = append(buf[:0], e.data...) // others have the same data
+		buf = append(buf[:0], e.data...) // other subscribers share the data
 		if err := sink(Message{Key: e.key, Data: buf, Seq: seq, Life: mt.life}); err != nil {
 			return err
 		}
@@ -227,8 +227,8 @@ func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) 
 	return nil
 }
 
-// watch returns a channel that gets a token after each message, and the number
-// of the last one before.
+// addWaiter returns a channel which gets a token after each message, and the number of the last
+// message before.
 func (mt *memTopic) watch() (wake chan struct{}, last uint64) {
 	wake = make(chan struct{}, 1)
 	mt.mu.Lock()
@@ -243,14 +243,14 @@ func (mt *memTopic) unwatch(wake chan struct{}) {
 	mt.mu.wakes = slices.DeleteFunc(mt.mu.wakes, func(o chan struct{}) bool { return o == wake })
 }
 
-// skip numbers n messages that nobody here will see, if the journal is empty.
+// skipNumbers leaves n numbers unused if the journal is empty.
 func (mt *memTopic) skip(n uint64) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	mt.mu.journal.skip(n)
 }
 
-// next returns the first message kept from seq on, and its number.
+// entryFrom returns the first retained message with a number of at least seq, and its number.
 func (mt *memTopic) next(seq uint64) (e entry, n uint64, ok bool) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()

@@ -15,7 +15,7 @@ type MemArchive struct {
 		sync.Mutex
 		objects map[string][]byte
 		held    map[string]bool
-		tokens  map[string]uint64 // the last one given, by lock
+		tokens  map[string]uint64 // the most recent token, by lock
 	}
 }
 
@@ -87,7 +87,7 @@ func (a *MemArchive) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Lock implements Archive. Its holders die with the store, so nothing runs out.
+// Lock implements Archive. Locks do not expire, because a holder cannot crash without the store.
 func (a *MemArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
 	if err := cmp.Or(ctx.Err(), checkName(name)); err != nil {
 		return err

@@ -17,15 +17,15 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// NATSConfig configures a bus over NATS.
+// NATSBusConfig configures a bus over NATS.
 type NATSConfig struct {
-	// Prefix begins every subject and stream name; those who are to hear each
-	// other use the same. It is formed like a topic's name. Empty is "penstock".
+	// Prefix is the prefix of every subject and stream name; all processes which communicate use
+	// the same. Its syntax is that of a topic's name. Empty means "penstock".
 	Prefix string
-	// Replicas is the number of copies of each stream that this bus creates, for
-	// a cluster of servers. 0 is 1.
+	// Replicas is the replica count of each stream that this bus creates, for a cluster of servers.
+	// 0 means 1.
 	Replicas int
-	// Log gets interruptions of subscriptions. Nil discards them.
+	// Log receives interruptions of subscriptions. Nil discards them.
 	Log *slog.Logger
 }
 
@@ -42,7 +42,7 @@ func (c *NATSConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *NATSConfig) Validate() error {
 	var errs []error
 	if err := checkPrefix(c.Prefix); err != nil {
@@ -54,8 +54,8 @@ func (c *NATSConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// maxPrefix bounds a prefix, in bytes, so that names of streams keep within the 255
-// that a server allows.
+// maxPrefix bounds a prefix, in bytes, so that stream names stay within the 255 bytes that a server
+// allows.
 const maxPrefix = 60
 
 func checkPrefix(prefix string) error {
@@ -68,9 +68,9 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// NATS is the event plane over a NATS server: a durable topic is a JetStream
-// file stream, any other is plain publish and subscribe. Subjects, stream names
-// and limits are in docs/format/bus.md.
+// NATSBus is the event plane over a NATS server: a durable topic is a JetStream file stream, any
+// other topic is plain publish and subscribe. docs/format/bus.md documents subjects, stream names
+// and limits.
 type NATS struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -85,8 +85,8 @@ type NATS struct {
 
 var _ Bus = (*NATS)(nil)
 
-// NewNATS returns a bus over nc, which stays the caller's. It talks to the
-// server only when it is used, and has no goroutines of its own.
+// NewNATSBus returns a bus over nc, which remains owned by the caller. The bus uses the server only
+// when it is used itself, and has no goroutines.
 func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -101,15 +101,15 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	return b, nil
 }
 
-// Dropped returns how many messages of topics that are not durable were lost by
-// subscribers that fell behind.
+// Dropped returns how many messages of topics that are not durable were lost because subscribers
+// fell behind.
 func (b *NATS) Dropped() uint64 { return b.dropped.Load() }
 
-// Malformed returns how many messages were ignored because nobody who uses this
-// package can have sent them.
+// Malformed returns how many messages were ignored because no user of this package can have sent
+// them.
 func (b *NATS) Malformed() uint64 { return b.malformed.Load() }
 
-// natsTopic is what this bus knows of a topic.
+// natsTopic is the state of a topic on this bus.
 type natsTopic struct {
 	topic   Topic
 	base    string // subject up to and including the dot before the key
@@ -139,8 +139,8 @@ func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) er
 	return nil
 }
 
-// store publishes to the stream of nt and waits for its acknowledgement, but not
-// beyond the connection over which it would come.
+// publishDurable publishes to the stream of nt and waits for the acknowledgement, at most until the
+// connection is lost.
 func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
 	cctx, stop := natsd.WhileConnected(ctx, b.nc)
 	defer stop()
@@ -155,8 +155,8 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Nobody listened, so nothing was kept: the stream has been lost since
-		// it was ensured.
+		// No stream received the message, so it was not stored: the stream was deleted after
+		// ensureStream.
 		if attempt == 1 && errors.Is(err, jetstream.ErrNoStreamResponse) {
 			nt.ensured.Store(false)
 			continue
@@ -168,8 +168,8 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 	}
 }
 
-// Subscribe implements Bus. If the server comes back without its data, or with
-// less than was delivered already, Seq goes back: what follows is new.
+// Subscribe implements Bus. If the server returns without its data, or with less than was already
+// delivered, Seq goes back; the messages that follow are new.
 func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
 	nt, err := b.topic(t)
 	if err != nil {
@@ -188,7 +188,7 @@ func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Me
 	return b.listen(ctx, nt, sink, ready)
 }
 
-// listen receives the messages of a topic that is not durable.
+// subscribePlain receives the messages of a topic that is not durable.
 func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
 	lctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -199,7 +199,7 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 			b.malformed.Add(1)
 			return
 		}
-		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is ours
+		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is owned by this subscription
 	})
 	if err != nil {
 		return natsd.Unavailable("subscribe "+nt.topic.Name, err)
@@ -217,9 +217,9 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 	return err
 }
 
-// inForce waits until the server has seen every subscription of the connection;
-// false if ctx ended before. An interruption meanwhile does no harm: the library
-// subscribes again by itself.
+// awaitSubscription waits until the server has processed all subscriptions of the connection; it
+// returns false if ctx ended first. An interruption does no harm, because the NATS library
+// resubscribes by itself.
 func (b *NATS) inForce(ctx context.Context) bool {
 	retry := backoff.Backoff{Least: minRetry, Most: maxRetry}
 	for ctx.Err() == nil {
@@ -229,12 +229,12 @@ func (b *NATS) inForce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		_ = retry.Wait(ctx) // its end is looked at above
+		_ = retry.Wait(ctx) // the loop condition checks ctx
 	}
 	return false
 }
 
-// topic returns the state of t, which must equal the first of its name.
+// lookupTopic returns the state of t. t must equal the first topic of its name.
 func (b *NATS) topic(t Topic) (*natsTopic, error) {
 	t, err := t.normal()
 	if err != nil {

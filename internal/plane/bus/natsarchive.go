@@ -21,12 +21,12 @@ import (
 
 // ArchiveConfig configures an archive over NATS.
 type ArchiveConfig struct {
-	// Prefix begins the names of its buckets, as in NATSConfig; its dots become '-'.
+	// Prefix is the prefix of the bucket names, as in NATSBusConfig; its dots become '-'.
 	Prefix string
-	// Replicas is the number of copies of each bucket that this archive creates. 0 is 1.
+	// Replicas is the replica count of each bucket that this archive creates. 0 means 1.
 	Replicas int
-	// TTL is after how long a lock ends whose holder has died; everybody must use the
-	// same. 0 is LeaseTTL.
+	// TTL is the time after which a lock of a crashed holder expires. All processes must use the
+	// same. 0 means LeaseTTL.
 	TTL time.Duration
 }
 
@@ -37,7 +37,7 @@ func (c *ArchiveConfig) EnsureDefaults() {
 	c.TTL = cmp.Or(c.TTL, LeaseTTL)
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *ArchiveConfig) Validate() error {
 	errs := []error{checkPrefix(c.Prefix)}
 	if c.Replicas < 1 || c.Replicas > 5 {
@@ -49,27 +49,27 @@ func (c *ArchiveConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// NATSArchive is an archive in a JetStream object store, whose tools can read it; its
-// locks are keys with a time to live. Names and bytes are in docs/format/bus.md.
+// NATSArchive is an archive in a JetStream object store, which the usual tools can read. Its locks
+// are keys with a time to live. docs/format/bus.md documents names and bytes.
 //
-// Objects are written and read by this package and not by the client library's own
-// object store: that one sends all of an object without waiting, more than a server
-// takes, and waits for chunks that somebody has removed until its time is up.
+// This package writes and reads objects itself instead of using the client library's object store.
+// The library sends all chunks of an object without waiting for acknowledgements, more than a
+// server accepts, and its reader waits for deleted chunks until it times out.
 type NATSArchive struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	cfg    ArchiveConfig
 	bucket string
 	locks  string
-	// abandoned is the age at which chunks count as left over that belong to no
-	// object: whoever wrote them died.
+	// abandonedAge is the age from which chunks without an object are garbage: their writer has
+	// crashed.
 	abandoned time.Duration
 }
 
 var _ Archive = (*NATSArchive)(nil)
 
-// NewNATSArchive returns an archive over nc, which stays the caller's. It talks to the
-// server only when it is used.
+// NewNATSArchive returns an archive over nc, which remains owned by the caller. It uses the server
+// only when it is used itself.
 func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -84,15 +84,15 @@ func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 }
 
 const (
-	// chunkSize is how much of an object one message has, window how many of them are
-	// under way at once: 8 MiB.
+	// chunkSize is how much of an object one message carries, in bytes; maxInFlight is how many
+	// such messages may be unacknowledged: 8 MiB.
 	chunkSize = 256 << 10
 	window    = 32
-	// cleanup bounds the removal of what a failed Put left.
+	// cleanupTimeout bounds the removal of the remains of a failed Put.
 	cleanup = 5 * time.Second
 )
 
-// The subjects and the stream of an object store, as its convention has them.
+// streamName, metaSubject and chunkSubject follow the naming convention of JetStream object stores.
 func (a *NATSArchive) stream() string { return "OBJ_" + a.bucket }
 
 func (a *NATSArchive) metaSubject(name string) string {
@@ -135,8 +135,8 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// publish sends the chunks and, when the server has all of them, what makes them an
-// object.
+// publishObject sends the chunks. When the server has acknowledged all of them, it sends the
+// metadata which makes them an object.
 func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
 	subject := a.chunkSubject(info.NUID)
 	var acks []jetstream.PubAckFuture
@@ -166,7 +166,7 @@ func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, d
 	return err
 }
 
-// awaitAcks waits until the server has kept all messages.
+// awaitAcks waits until the server has stored all messages.
 func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	for _, ack := range acks {
 		select {
@@ -180,15 +180,15 @@ func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	return nil
 }
 
-// discard removes chunks that belong to no object any more. What it cannot remove
-// now, a later sweep does.
+// discardChunks removes chunks which no longer belong to an object. If it fails, a later
+// sweepAbandoned removes them.
 func (a *NATSArchive) discard(ctx context.Context, s jetstream.Stream, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	_ = s.Purge(ctx, jetstream.WithPurgeSubject(a.chunkSubject(id)))
 }
 
-// sweep removes the chunks of writers who died.
+// sweepAbandoned removes the chunks of crashed writers.
 func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
 	live := map[string]bool{}
 	for _, info := range all {
@@ -204,13 +204,13 @@ func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[str
 		}
 		last, err := s.GetLastMsgForSubject(ctx, subject)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue // somebody else was faster
+			continue // another process was faster
 		}
 		if err != nil {
 			return err
 		}
-		if info.TimeStamp.Sub(last.Time) < a.abandoned { // both are the server's
-			continue // it may still be written
+		if info.TimeStamp.Sub(last.Time) < a.abandoned { // both timestamps are the server's
+			continue // it may still be being written
 		}
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
 			return err
@@ -236,7 +236,7 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 		if info.Size > MaxObject {
 			return fault.New(fault.TooLarge, "get %s: the object has %d bytes, at most %d are allowed", name, info.Size, MaxObject)
 		}
-		data = make([]byte, 0, min(info.Size, chunkSize)) // what it says is not what there is
+		data = make([]byte, 0, min(info.Size, chunkSize)) // the announced size is not trusted
 		if info.Size > 0 {
 			err = a.read(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
 				if uint64(len(data)+len(m.Data)) > info.Size {
@@ -296,7 +296,7 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 		if err != nil || all[name] == nil {
 			return err
 		}
-		// First what makes it an object: whoever dies here leaves no torn one.
+		// Remove the metadata first, so that a crash here leaves no incomplete object.
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(a.metaSubject(name))); err != nil {
 			return err
 		}
@@ -304,8 +304,8 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 	})
 }
 
-// objects returns what describes the objects that there are, by name. One that
-// nobody who uses this package can have put is left out.
+// listObjects returns the metadata of all objects, by name. It skips objects which no user of this
+// package can have stored.
 func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
 	all := map[string]*jetstream.ObjectInfo{}
 	err := a.read(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
@@ -318,8 +318,8 @@ func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.Object
 	return all, err
 }
 
-// read passes on the messages of a subject that are there now: all from seq on, or
-// with 0 the last of each subject. Without a bucket there are none.
+// readMessages passes the current messages of a subject to sink: with seq 0 the last one of each
+// subject, otherwise all from seq on. Without a bucket there are none.
 func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
 	rctx, done := context.WithCancel(ctx)
 	defer done()
@@ -337,14 +337,14 @@ func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink
 	return cmp.Or(err, ctx.Err())
 }
 
-// digest is how an object store writes the digest of an object.
+// objectDigest returns the digest of an object in the format of object stores.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
 }
 
-// open returns the stream of the bucket; it creates it if it is missing. Of one that
-// exists nothing is changed.
+// openBucket returns the stream of the bucket; it creates the bucket if it is missing. It does not
+// change an existing bucket.
 func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
 	s, err := a.js.Stream(ctx, a.stream())
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {

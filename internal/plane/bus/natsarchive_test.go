@@ -86,8 +86,8 @@ func (a *NATSArchive) chunks(t *testing.T) map[string]uint64 {
 	return info.State.Subjects
 }
 
-// A writer that died leaves no object, and what it left is removed by the next one,
-// once nobody can still be writing it.
+// A crashed writer leaves no object. The next writer removes its chunks once they can no longer be
+// in use.
 func TestNATSArchiveWriterDies(t *testing.T) {
 	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
 	if err := a.Put(t.Context(), "whole", []byte("x")); err != nil {
@@ -245,7 +245,7 @@ func TestNATSLockRunsOut(t *testing.T) {
 	}
 }
 
-// Whoever loses the lock is told by the end of its context.
+// A lost lock ends the context of its holder.
 func TestNATSLockLost(t *testing.T) {
 	cfg := natsd.Config{Listen: freeAddr(t)}
 	s := startServer(t, cfg)
@@ -276,7 +276,7 @@ func TestNATSLockLost(t *testing.T) {
 	})
 }
 
-// Those who do not agree on how long a lock lasts must not share one.
+// Processes with different TTLs must not share a lock.
 func TestNATSLockTTLsDiffer(t *testing.T) {
 	s := startServer(t, natsd.Config{})
 	held := func(context.Context, uint64) error { return nil }

@@ -12,18 +12,17 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// natsLock is a lock that was taken: a key in a bucket whose keys run out, renewed
-// while it is held.
+// natsLock is an acquired lock: a key in a bucket whose keys expire, renewed while it is held.
 type natsLock struct {
 	archive *NATSArchive
 	key     string
 	kv      jetstream.KeyValue
-	token   uint64    // revision by which it was taken
-	rev     uint64    // of the key as we wrote it last
-	sure    time.Time // until when nobody else can have it
+	token   uint64    // revision of the key at acquisition
+	rev     uint64    // revision of the key after our last write
+	sure    time.Time // no other process can hold the lock until then
 }
 
-// take creates the key, or says that it is there.
+// acquireLock creates the key. An existing key is a Conflict.
 func (l *natsLock) take(ctx context.Context) error {
 	var err error
 	if l.kv, err = l.archive.lockBucket(ctx); err != nil {
@@ -38,7 +37,7 @@ func (l *natsLock) take(ctx context.Context) error {
 	return err
 }
 
-// hold runs held and renews the lock meanwhile.
+// holdLock runs held and renews the lock meanwhile.
 func (l *natsLock) hold(ctx context.Context, held func(context.Context, uint64) error) error {
 	hctx, lose := context.WithCancelCause(ctx)
 	var renewer sync.WaitGroup
@@ -51,14 +50,14 @@ func (l *natsLock) hold(ctx context.Context, held func(context.Context, uint64) 
 	renewer.Wait()
 	l.leave(ctx)
 	if err != nil && ctx.Err() == nil && lost != nil {
-		return lost // says more than that a context ended
+		return lost // more specific than held's error
 	}
 	return err
 }
 
-// renew writes the key again and again, until stop or until it cannot be sure that
-// the lock is ours. It takes the server's answer for what counts, and the moment of
-// its question for the beginning of the lease.
+// renewLock rewrites the key periodically, until stop is closed or the lock is no longer known to
+// be ours. A renewal counts only if the server confirms it, and its lease starts when the request
+// was sent.
 func (l *natsLock) renew(ctx context.Context, stop <-chan struct{}, lose context.CancelCauseFunc) {
 	ttl := l.archive.cfg.TTL
 	timer := time.NewTimer(ttl / 3)
@@ -88,8 +87,7 @@ func (l *natsLock) renew(ctx context.Context, stop <-chan struct{}, lose context
 	}
 }
 
-// leave gives the lock up, if it is still ours. If the server is away the lock runs
-// out.
+// releaseLock deletes the key if it is still ours. If the server is unreachable the key expires.
 func (l *natsLock) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
@@ -98,8 +96,8 @@ func (l *natsLock) leave(ctx context.Context) {
 	_ = l.kv.Delete(ctx, l.key, jetstream.LastRevision(l.rev))
 }
 
-// lockBucket opens the bucket of locks; it creates it if it is missing. An existing
-// one keeps the settings that its operator gave it, but its time to live must be ours.
+// lockBucket opens the bucket of locks; it creates the bucket if it is missing. An existing bucket
+// keeps the settings that its operator gave it, but its TTL must equal cfg.TTL.
 func (a *NATSArchive) lockBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	b, err := a.js.KeyValue(ctx, a.locks)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -128,7 +126,7 @@ func (a *NATSArchive) createLocks(ctx context.Context) (jetstream.KeyValue, erro
 		Bucket: a.locks, Description: "Penstock locks", TTL: a.cfg.TTL,
 		MaxBytes: 1 << 20, Storage: jetstream.FileStorage, Replicas: a.cfg.Replicas,
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+	if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 		return a.js.KeyValue(ctx, a.locks)
 	}
 	return b, err

@@ -2,14 +2,14 @@ package bus
 
 import "sync"
 
-// queue holds the messages of one subscriber to a topic that is not durable.
-// Pushing never waits: beyond its bounds the oldest messages are lost.
+// messageQueue holds the messages of one subscriber to a topic that is not durable. Push never
+// blocks: beyond the bounds the oldest messages are lost.
 type queue struct {
-	wake chan struct{} // holds a token when the queue may not be empty
+	wake chan struct{} // holds a token when the queue may be non-empty
 	mu   struct {
 		sync.Mutex
-		ring  []Message // capacity grows to Queue and stays
-		head  int       // index of the oldest
+		ring  []Message // its length grows up to QueueMessages and never shrinks
+		head  int       // index of the oldest message
 		count int
 		bytes int // of data
 	}
@@ -17,8 +17,8 @@ type queue struct {
 
 func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
 
-// push appends a message, which the queue keeps, and returns how many of the
-// oldest were lost to make room.
+// push appends m, whose Data the queue keeps, and returns how many of the oldest messages were
+// dropped to make room.
 func (q *queue) push(m Message) (lost uint64) {
 	q.mu.Lock()
 	for q.mu.count == Queue || q.mu.count > 0 && q.mu.bytes+len(m.Data) > QueueBytes {
@@ -40,7 +40,7 @@ func (q *queue) push(m Message) (lost uint64) {
 	return lost
 }
 
-// pop removes the oldest message; ok is false if there is none.
+// pop removes and returns the oldest message; ok is false if there is none.
 func (q *queue) pop() (m Message, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

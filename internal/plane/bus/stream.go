@@ -10,7 +10,7 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// ensure makes sure, once, that the stream of nt exists and has its limits.
+// ensureStream creates the stream of nt, or updates its limits, once.
 func (b *NATS) ensure(ctx context.Context, nt *natsTopic) error {
 	if nt.ensured.Load() {
 		return nil
@@ -19,14 +19,14 @@ func (b *NATS) ensure(ctx context.Context, nt *natsTopic) error {
 	return err
 }
 
-// openStream returns the stream of nt as it is on the server now; it creates it
-// if it is missing. Of one that exists only the topic's limits are changed:
-// replicas and placement are the operator's.
+// openStream returns the current stream of nt; it creates the stream if it is missing. In an
+// existing stream it changes only the topic's limits: replicas and placement are the operator's
+// choice.
 func (b *NATS) openStream(ctx context.Context, nt *natsTopic) (jetstream.Stream, error) {
 	s, err := b.js.Stream(ctx, nt.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		s, err = b.createStream(ctx, nt)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another was faster
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			s, err = b.js.Stream(ctx, nt.stream)
 		}
 	}
@@ -75,8 +75,8 @@ func (b *NATS) Purge(ctx context.Context, t Topic, below uint64) error {
 	})
 }
 
-// spanOf reads a stream's state. When nothing is kept the server says 0 for the
-// first number, or the next one.
+// topicStateOf converts a stream's state. For an empty stream the server reports FirstSeq as 0 or
+// as the next number.
 func spanOf(info *jetstream.StreamInfo) Span {
 	s := Span{
 		Life: life(info.Created), First: info.State.FirstSeq, Last: info.State.LastSeq,
@@ -88,11 +88,11 @@ func spanOf(info *jetstream.StreamInfo) Span {
 	return s
 }
 
-// life names a stream by when it was created, which the server keeps for it.
+// incarnationOf identifies a stream by its creation time, which the server keeps.
 func life(created time.Time) uint64 { return max(uint64(created.UnixNano()), 1) }
 
-// onStream runs f with the stream of a durable topic as it is now, but not beyond
-// the connection to it.
+// withStream calls f with the current stream of a durable topic. The context of f ends at the
+// latest when the connection is lost.
 func (b *NATS) onStream(ctx context.Context, op string, t Topic, f func(context.Context, jetstream.Stream) error) error {
 	t, err := t.lasting(op)
 	if err != nil {

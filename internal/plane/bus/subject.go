@@ -6,10 +6,9 @@ import (
 	"penstock/core/fault"
 )
 
-// A key is one token of a NATS subject: letters, digits, '-', '_', '/' and ':'
-// stand for themselves, any other byte is '=' and two upper-case hex digits, and
-// the empty key is a lone '='. The encoding is canonical: a token that is not
-// exactly what appendKey writes is refused.
+// A key is encoded as one token of a NATS subject: letters, digits, '-', '_', '/' and ':' are
+// literal, any other byte is '=' and two upper-case hex digits, and the empty key is a single '='.
+// The encoding is canonical: decodeKey accepts only tokens which appendKey can produce.
 
 const hexDigits = "0123456789ABCDEF"
 
@@ -33,7 +32,7 @@ func appendKey(dst []byte, key string) []byte {
 	return dst
 }
 
-// decodeKey is the inverse of appendKey.
+// decodeKey decodes the output of appendKey.
 func decodeKey(token string) (string, error) {
 	if token == "=" {
 		return "", nil

@@ -145,7 +145,7 @@ func TestZMQMesh(t *testing.T) {
 	}
 	var early []*zmqReader
 	for i, b := range all {
-		publish(t, b, zmqLog, fmt.Sprint(i), 1, each) // before anybody knows of anybody
+		publish(t, b, zmqLog, fmt.Sprint(i), 1, each) // before the peers know each other
 		early = append(early, zmqSubscribe(t, b, zmqLog))
 	}
 	for _, b := range all {
@@ -171,7 +171,7 @@ func TestZMQMesh(t *testing.T) {
 			t.Errorf("%d holes, %d malformed", b.Holes(), b.Malformed())
 		}
 	}
-	// Gossip reaches all who are subscribed.
+	// Gossip reaches all subscribers.
 	var gossip []*zmqReader
 	for _, b := range all {
 		gossip = append(gossip, zmqSubscribe(t, b, zmqGossip).awaitReady(t))
@@ -184,8 +184,8 @@ func TestZMQMesh(t *testing.T) {
 	}
 }
 
-// TestZMQRestart has a publisher end and another life of it begin at its address:
-// what it kept is gone, what it publishes anew is heard from its first message on.
+// TestZMQRestart stops a publisher and starts another incarnation at its address: the retained
+// messages are lost, and new ones are received from the first on.
 func TestZMQRestart(t *testing.T) {
 	reader := OpenZMQ(t, ZMQPeer{})
 	writer := OpenZMQ(t, ZMQPeer{})
@@ -211,8 +211,8 @@ func TestZMQRestart(t *testing.T) {
 	}
 }
 
-// TestZMQPeerGoes holds that a peer which is no more is left, and one that never
-// answered holds up nobody for longer than the limit.
+// TestZMQPeerGoes: subscribers drop a peer which no longer exists, and a peer which never answers
+// delays others no longer than the limit.
 func TestZMQPeerGoes(t *testing.T) {
 	reader, writer := OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})
 	nobody := OpenZMQ(t, ZMQPeer{})
@@ -289,7 +289,7 @@ func TestZMQHole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The link that is made anew knows nothing of before: nothing counts as lost.
+	// A new link has no history: no message counts as lost.
 	p.There.SetPeers([]ZMQPeer{p.Here.Self()})
 	for {
 		if got := r.next(t); strings.HasPrefix(got, "k=500 ") {

@@ -8,11 +8,11 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// zmqCheckTopic is one that nobody publishes on.
+// zmqCheckTopic is a topic on which no process publishes.
 const zmqCheckTopic = "check"
 
-// Check says why what a peer publishes could not be heard, nil if it could: it
-// subscribes to something, and asks for something, without effect on anybody.
+// Check reports why this process could not receive messages from a peer, or nil if it could. It
+// makes a subscription and a replay request, both without side effects.
 func (p ZMQPeer) Check(ctx context.Context) error {
 	d, err := zmtp.DialDealer(ctx, p.Replay, zmtp.Options{})
 	if err != nil {

@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// zmqAhead is how many messages of a peer wait for their turn. Beyond it the peer
-	// queues them, and then drops them: that shows in their numbers.
+	// zmqQueueLen is how many messages of a peer may wait to be processed. Beyond it the peer
+	// queues messages, and then drops them, which the numbering reveals.
 	zmqAhead = 256
-	// zmqAttempts is how often a peer is asked for what is missing before that is
-	// given up, and zmqPatience how long one attempt may take without an answer.
+	// zmqAttempts is how often missing messages are requested from a peer, and zmqTimeout how long
+	// one attempt may take without an answer.
 	zmqAttempts = 3
 	zmqPatience = 5 * time.Second
 )
 
-// zmqLink hears one topic from one peer. On a durable topic it asks for what it
-// has not heard: at first, whenever the subscription is in force anew, and when a
-// number is missing.
+// zmqLink receives one topic from one peer. On a durable topic it requests the messages it has not
+// received: at the start, after each reconnection, and when it detects a gap in the numbers.
 type zmqLink struct {
 	bus    *ZMQ
 	peer   ZMQPeer
@@ -32,13 +31,13 @@ type zmqLink struct {
 	cancel context.CancelFunc
 
 	live       chan zmqMessage
-	subscribed chan struct{}      // holds a token when the subscription is in force anew
-	asks       chan chan struct{} // each is closed when the peer was asked once
-	met        chan struct{}      // closed when the peer has answered, or nobody did
+	subscribed chan struct{}      // holds a token after each (re)connection of the subscription
+	asks       chan chan struct{} // each is closed after one request to the peer
+	met        chan struct{}      // closed when the peer has answered or cannot be reached
 	meet       sync.Once
 
-	life, next uint64 // what is to come, in the peer's numbers; its life is 0 if unknown
-	past       uint64 // the life before, of which messages may still be on their way
+	life, next uint64 // next expected number, and the peer's incarnation; 0 if unknown
+	past       uint64 // the previous incarnation, whose messages may still arrive
 }
 
 func newZMQLink(b *ZMQ, p ZMQPeer, mt *memTopic, cancel context.CancelFunc) *zmqLink {
@@ -49,8 +48,8 @@ func newZMQLink(b *ZMQ, p ZMQPeer, mt *memTopic, cancel context.CancelFunc) *zmq
 	}
 }
 
-// ask returns what is closed when the link is settled, see ZMQ.settle. It does not
-// wait for that.
+// requestCatchUp returns a channel which is closed when the link is up to date, see
+// ZMQBus.awaitPeers. It does not wait for that.
 func (l *zmqLink) ask(ctx context.Context) <-chan struct{} {
 	if !l.topic.topic.Durable {
 		return l.met
@@ -63,7 +62,7 @@ func (l *zmqLink) ask(ctx context.Context) <-chan struct{} {
 	return done
 }
 
-// run hears the peer until ctx ends.
+// runLink receives from the peer until ctx ends.
 func (l *zmqLink) run(ctx context.Context) {
 	var listening sync.WaitGroup
 	listening.Go(func() { l.listen(ctx) })
@@ -75,7 +74,7 @@ func (l *zmqLink) run(ctx context.Context) {
 		case m := <-l.live:
 			l.hear(ctx, m)
 		case <-l.subscribed:
-			_ = l.catchUp(ctx, zmqAttempts) // it tells the log
+			_ = l.catchUp(ctx, zmqAttempts) // it logs its errors
 		case done := <-l.asks:
 			_ = l.catchUp(ctx, 1)
 			close(done)
@@ -83,13 +82,13 @@ func (l *zmqLink) run(ctx context.Context) {
 	}
 }
 
-// listen subscribes to the peer and passes on what it sends.
+// receiveMessages subscribes to the peer and passes its messages to runLink.
 func (l *zmqLink) listen(ctx context.Context) {
 	known := func() { l.meet.Do(func() { close(l.met) }) }
 	o := zmtp.Options{
 		OnState: func(s zmtp.State) {
 			switch s.Kind {
-			case zmtp.Refused: // and tried again, with pauses
+			case zmtp.Refused: // zmtp retries, with backoff
 				known()
 				l.bus.cfg.Log.Debug("a peer of the event plane does not answer", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
 			case zmtp.Connected:
@@ -103,7 +102,7 @@ func (l *zmqLink) listen(ctx context.Context) {
 			}
 		},
 	}
-	// An error other than ctx's says that the peer's endpoint is none to dial.
+	// An error other than ctx's means that the peer's endpoint cannot be dialled.
 	err := zmtp.Subscribe(ctx, l.peer.Events, []string{zmqSubject(l.topic.topic.Name)}, o, func(frames [][]byte) error {
 		m, err := readZMQ(frames)
 		if err != nil || m.topic != l.topic.topic.Name {
@@ -124,10 +123,10 @@ func (l *zmqLink) listen(ctx context.Context) {
 	}
 }
 
-// hear takes a message that came by itself.
+// handleMessage handles a message of the subscription.
 func (l *zmqLink) hear(ctx context.Context, m zmqMessage) {
 	switch {
-	case m.life == l.bus.life: // the peer is this process, by another name
+	case m.life == l.bus.life: // the peer is this process under another address
 		return
 	case !l.topic.topic.Durable:
 		l.bus.local.deliver(l.topic, m.key, m.data)
@@ -144,7 +143,7 @@ func (l *zmqLink) hear(ctx context.Context, m zmqMessage) {
 	l.take(m)
 }
 
-// take appends a message to the journal here, if it was not heard before.
+// acceptMessage appends a message to the local journal unless it was received before.
 func (l *zmqLink) take(m zmqMessage) {
 	l.reach(m.life, m.seq)
 	if m.seq < l.next {
@@ -154,8 +153,8 @@ func (l *zmqLink) take(m zmqMessage) {
 	l.bus.local.deliver(l.topic, m.key, m.data)
 }
 
-// reach makes seq of a life the next number, if it is not behind: what is between
-// is lost.
+// advanceTo makes seq of an incarnation the next expected number, unless that is already higher.
+// The numbers in between are lost.
 func (l *zmqLink) reach(life, seq uint64) {
 	known := l.life != 0
 	if l.life != life {
@@ -172,8 +171,8 @@ func (l *zmqLink) reach(life, seq uint64) {
 	l.next = seq
 }
 
-// catchUp asks the peer for all that it published and was not heard here, up to so
-// many times.
+// catchUp requests all messages of the peer which were not received, in up to the given number of
+// attempts.
 func (l *zmqLink) catchUp(ctx context.Context, attempts int) error {
 	if !l.topic.topic.Durable {
 		return nil
@@ -194,7 +193,7 @@ func (l *zmqLink) catchUp(ctx context.Context, attempts int) error {
 	}
 }
 
-// replay asks once, page by page.
+// requestReplay requests the missing messages once, page by page.
 func (l *zmqLink) replay(ctx context.Context) error {
 	d, err := zmtp.DialDealer(ctx, l.peer.Replay, zmtp.Options{HandshakeTimeout: zmqPatience})
 	if err != nil {
@@ -211,7 +210,7 @@ func (l *zmqLink) replay(ctx context.Context) error {
 
 var errZMQPage = errors.New("the peer answers something else")
 
-// page asks for a page and takes it; more says that another one follows.
+// requestPage requests and processes one page; more means that another page follows.
 func (l *zmqLink) page(ctx context.Context, d *zmtp.Dealer) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, zmqPatience)
 	defer cancel()
@@ -233,7 +232,7 @@ func (l *zmqLink) page(ctx context.Context, d *zmtp.Dealer) (more bool, err erro
 			return false, fmt.Errorf("%w: %w", errZMQPage, err)
 		case m.topic != l.topic.topic.Name:
 			return false, errZMQPage
-		case m.life == l.bus.life: // as in hear
+		case m.life == l.bus.life: // as in handleMessage
 			return false, nil
 		case m.numbered():
 			l.take(m)

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// The bounds of a page of a replay: one who asks gets so much, and asks again.
+// Bounds of one page of a replay. The requester asks again for the next page.
 const (
 	zmqPageMessages = 512
 	zmqPageBytes    = 4 << 20
 )
 
-// serveReplays answers those who missed what this process published, one page at a
-// time, until the router is closed. Sending waits for nobody, so one goroutine
-// serves all.
+// serveReplays answers requests for missed messages, one page at a time, until the router is
+// closed. Sending never blocks, so one goroutine serves all peers.
 func (b *ZMQ) serveReplays() {
 	for {
 		id, frames, err := b.router.Recv(context.Background())
@@ -27,13 +26,13 @@ func (b *ZMQ) serveReplays() {
 		}
 		for _, m := range b.page(r) {
 			if b.router.Send(id, m...) != nil {
-				break // it went, or does not read: it asks again
+				break // it disconnected or does not read; it will ask again
 			}
 		}
 	}
 }
 
-// page returns the answer to a request: messages, and what ends them.
+// buildPage returns the answer to a request: messages, and the end of the page.
 func (b *ZMQ) page(r zmqRequest) (answer [][][]byte) {
 	b.mu.Lock()
 	o := b.mu.own[r.topic]

@@ -12,17 +12,17 @@ import (
 	"penstock/core/fault"
 )
 
-// Faults says how a registry misbehaves. The zero value is one without faults.
+// RegistryFaults configures how a registry misbehaves. The zero value is a registry without faults.
 type Faults struct {
-	// Fail is the probability, from 0 to 1, that Register or Update says
-	// Unavailable and does nothing.
+	// Fail is the probability, from 0 to 1, that Register or Update returns Unavailable and has no
+	// effect.
 	Fail float64
-	// Delay holds up each delivery of a set by a random time below it.
+	// Delay is the upper bound of a random delay of each delivery of a set.
 	Delay time.Duration
 }
 
-// FaultyRegistry passes calls to another registry, fails some of them, and can
-// be cut off from it.
+// FaultyRegistry wraps another registry, fails some of its calls, and can simulate an outage of the
+// store.
 type FaultyRegistry struct {
 	inner Registry
 	seed  uint64
@@ -38,8 +38,8 @@ type FaultyRegistry struct {
 
 var _ Registry = (*FaultyRegistry)(nil)
 
-// Faulty wraps inner. Whether a call fails depends on nothing but the seed, the
-// instance, and how many calls there were for it before.
+// WithFaults wraps inner. Whether a call fails depends only on the seed, the instance, and the
+// number of earlier calls for it.
 func Faulty(inner Registry, seed uint64, f Faults) *FaultyRegistry {
 	r := &FaultyRegistry{inner: inner, seed: seed}
 	r.mu.faults = f
@@ -47,18 +47,18 @@ func Faulty(inner Registry, seed uint64, f Faults) *FaultyRegistry {
 	return r
 }
 
-// Set changes the faults of the calls that follow.
+// Set replaces the faults of subsequent calls.
 func (r *FaultyRegistry) Set(f Faults) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.faults = f
 }
 
-// Down puts the store out of reach: Register, Update and Release are
-// Unavailable, and watchers keep their last set, marked unconfirmed.
+// Down makes the store unreachable: Register, Update and Release return Unavailable, and watchers
+// keep their last set, marked unconfirmed.
 func (r *FaultyRegistry) Down() { r.turn(true) }
 
-// Up brings the store back: watchers get the set as it is then.
+// Up makes the store reachable again: watchers get the current set.
 func (r *FaultyRegistry) Up() { r.turn(false) }
 
 func (r *FaultyRegistry) turn(down bool) {
@@ -70,7 +70,7 @@ func (r *FaultyRegistry) turn(down bool) {
 	}
 }
 
-// admit draws whether one call for n may pass.
+// admitCall decides at random whether one call for n may pass.
 func (r *FaultyRegistry) admit(op string, n name) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +113,8 @@ func (l *faultyLease) Update(ctx context.Context, in Instance) error {
 // Lost implements Lease.
 func (l *faultyLease) Lost() <-chan struct{} { return l.inner.Lost() }
 
-// Release implements Lease. It fails only while the store is out of reach; the
-// registration stays then, and a later call removes it.
+// Release implements Lease. It fails only while the store is unreachable; the registration then
+// stays, and a later call removes it.
 func (l *faultyLease) Release(ctx context.Context) error {
 	if l.registry.isDown() {
 		return fault.New(fault.Unavailable, "release %s %d: the store is out of reach (injected)", l.name.kind, l.name.id)
@@ -128,8 +128,8 @@ func (r *FaultyRegistry) isDown() bool {
 	return r.mu.down
 }
 
-// faultyWatch is one Watch: the newest set of the inner registry, and a channel
-// that gets a token when it or the state of the store changed.
+// faultyWatch is one Watch: the newest set of the inner registry, and a channel which gets a token
+// when that set or the store's state changes.
 type faultyWatch struct {
 	wake chan struct{}
 	mu   struct {
@@ -170,7 +170,7 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 	go func() { ended <- r.inner.Watch(ictx, kind, w.put) }()
 
 	var shown []Instance
-	var version uint64 // of shown; 0 also after it was marked
+	var version uint64 // of shown; 0 also after shown was marked unconfirmed
 	for {
 		select {
 		case err := <-ended:
@@ -179,7 +179,7 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 		}
 		r.pause(ictx, rng)
 		if ctx.Err() != nil {
-			continue // to wait for the inner watch
+			continue // wait for the inner watch
 		}
 		set, v := w.get()
 		switch down := r.isDown(); {
@@ -196,7 +196,7 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 	}
 }
 
-// open starts a watch; its random source depends on the order of watches.
+// openWatch starts a watch. Its random source depends on the order of watches.
 func (r *FaultyRegistry) open(kind Kind) (*faultyWatch, *rand.Rand) {
 	w := &faultyWatch{wake: make(chan struct{}, 1)}
 	r.mu.Lock()
@@ -212,7 +212,7 @@ func (r *FaultyRegistry) close(w *faultyWatch) {
 	r.mu.watches = slices.DeleteFunc(r.mu.watches, func(o *faultyWatch) bool { return o == w })
 }
 
-// pause waits for a random time below the delay in force, or for ctx's end.
+// sleepRandom waits for a random time below the current delay, or until ctx ends.
 func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
 	r.mu.Lock()
 	limit := r.mu.faults.Delay
@@ -228,7 +228,7 @@ func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// source returns the random source of call n about something.
+// randFor returns the random source of call n for a name and id.
 func source(seed uint64, what string, id, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(what + "\x00"))

@@ -24,16 +24,16 @@ import (
 
 // FileConfig configures a registry in a directory.
 type FileConfig struct {
-	// Dir is the directory; those who are to see each other use the same, on one
-	// machine or over a network. It is created if it is missing.
+	// Dir is the directory; all processes which discover each other use the same, on one machine or
+	// on a network file system. It is created if it is missing.
 	Dir string
-	// TTL is how long an instance that has stopped refreshing stays. Everybody
-	// should use the same. 0 is 10 s.
+	// TTL is how long an instance which has stopped refreshing stays. All processes should use the
+	// same. 0 means 10 s.
 	TTL time.Duration
-	// Every is how often a watch reads the directory. 0 is a twentieth of the TTL.
+	// Interval is the time between two reads of the directory by a watch. 0 means a twentieth of
+	// the TTL.
 	Every time.Duration
-	// Log gets lost registrations, interruptions and unreadable files. Nil discards
-	// them.
+	// Log receives lost registrations, interruptions and unreadable files. Nil discards them.
 	Log *slog.Logger
 }
 
@@ -46,7 +46,7 @@ func (c *FileConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *FileConfig) Validate() error {
 	var errs []error
 	if c.Dir == "" {
@@ -61,28 +61,27 @@ func (c *FileConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// File is the discovery plane in a directory. Every registration has a file of
-// its own, which its process replaces again and again with a higher count: so no
-// two processes write one file, and no clock is compared with another's. The bytes
-// are in docs/format/disco.md.
+// FileRegistry is the discovery plane in a directory. Every registration has its own file, which
+// its process replaces periodically with a higher counter. So no two processes write the same file,
+// and no clocks are compared across processes. docs/format/disco.md documents the bytes.
 type File struct {
 	cfg       FileConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the registrations in force
+	leases    sync.WaitGroup // goroutines of the current registrations
 	mu        struct {
 		sync.Mutex
 		closed bool
-		held   map[string]context.CancelFunc // end registrations in force, by holder
-		// watches are woken when another has seen a change, or a registration of
-		// this object made one.
+		held   map[string]context.CancelFunc // stop functions of the current registrations, by holder
+		// watches are woken when another watch has seen a change, or a registration of this object
+		// has made one.
 		watches []chan struct{}
 	}
 }
 
 var _ Registry = (*File)(nil)
 
-// NewFile returns a registry in cfg.Dir. A directory that cannot be read now is no
-// error: it may come.
+// NewFileRegistry returns a registry in cfg.Dir. An unreadable directory is no error, because it
+// may become readable later.
 func NewFile(cfg FileConfig) (*File, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -93,9 +92,8 @@ func NewFile(cfg FileConfig) (*File, error) {
 	return f, nil
 }
 
-// Close stops refreshing every registration that was not released, and waits for
-// that. They disappear when their leases run out, as after a crash. It is
-// idempotent.
+// Close stops refreshing the registrations that were not released, and waits until that has
+// stopped. They disappear when their leases expire, as after a crash. It is idempotent.
 func (f *File) Close() {
 	f.mu.Lock()
 	f.mu.closed = true
@@ -106,11 +104,11 @@ func (f *File) Close() {
 	f.leases.Wait()
 }
 
-// Malformed returns how many files could not be read.
+// Malformed returns how many files could not be decoded.
 func (f *File) Malformed() uint64 { return f.malformed.Load() }
 
-// poke has every watch look at once, so that all in this process learn of a change
-// together: a router must not be behind the frontend that it routes for.
+// wakeWatches makes every watch read the directory at once, so that all watches of this process see
+// a change at the same time: a router must not lag behind the frontend that it routes for.
 func (f *File) poke() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +120,7 @@ func (f *File) poke() {
 	}
 }
 
-// join adds a watch to those that are woken, until it leaves.
+// addWatch registers a watch for wakeups; leave unregisters it.
 func (f *File) join() (wake chan struct{}, leave func()) {
 	wake = make(chan struct{}, 1)
 	f.mu.Lock()
@@ -135,7 +133,7 @@ func (f *File) join() (wake chan struct{}, leave func()) {
 	}
 }
 
-// holds reports whether a registration of this object is in force.
+// holdsLease reports whether a current registration of this object has that holder.
 func (f *File) holds(holder string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,12 +141,12 @@ func (f *File) holds(holder string) bool {
 	return ok
 }
 
-// dirUnavailable is the failure of the directory.
+// errDirUnavailable is the error for a failure of the directory.
 func dirUnavailable(op string, err error) error {
 	return fault.New(fault.Unavailable, "%s: %v; check that the discovery directory is there and can be written", op, err)
 }
 
-// fileName is what the name of a registration's file says.
+// leaseFileName is the parsed name of a registration's file.
 type fileName struct {
 	name
 	epoch  uint64
@@ -165,14 +163,13 @@ func (n fileName) String() string {
 	return string(n.kind) + "." + strconv.FormatUint(uint64(n.id), 10) + "." + strconv.FormatUint(n.epoch, 10) + "." + n.holder + fileSuffix
 }
 
-// newer orders the registrations of one instance: the one with the highest epoch
-// counts, of several of one epoch the one with the least holder.
+// isNewerThan orders the registrations of one instance: the highest epoch wins, and of equal epochs
+// the smallest holder.
 func (n fileName) newer(o fileName) bool {
 	return n.epoch > o.epoch || n.epoch == o.epoch && n.holder < o.holder
 }
 
-// splitFileName reads the name of a file; what String would not have written is
-// none.
+// parseFileName parses a file name. It accepts only the exact output of String.
 func splitFileName(s string) (n fileName, ok bool) {
 	rest, ok := strings.CutSuffix(s, fileSuffix)
 	parts := strings.Split(rest, ".")
@@ -192,23 +189,23 @@ func isHex(s string) bool {
 	return s != "" && len(s) <= maxHolder && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// beat is the second line of a file.
+// fileBeat is the second line of a file.
 type beat struct {
 	Count uint64 `json:"beat"`
 }
 
-// maxFile bounds a file: a record and a line with a number.
+// maxFile bounds a file, in bytes: a record, and a line with a number.
 const maxFile = MaxRecord + 64
 
-// encodeFile returns the contents of a registration's file: the record and how
-// often it was refreshed, each in a line.
+// encodeFile returns the content of a registration's file: the record and the refresh counter, one
+// line each.
 func encodeFile(record []byte, count uint64) []byte {
 	b := append(bytes.Clone(record), "\n{\"beat\":"...)
 	b = strconv.AppendUint(b, count, 10)
 	return append(b, "}\n"...)
 }
 
-// decodeFile reads the contents of the file n.
+// decodeFile decodes the content of the file n.
 func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
 	if len(data) > maxFile {
 		return record{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
@@ -230,8 +227,8 @@ func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
 	return r, b.Count, nil
 }
 
-// list returns the names of the files that match. What is no plain file, such as a
-// pipe, on which reading would wait, is none of ours.
+// listFiles returns the names of the files that match. It skips everything that is not a regular
+// file, such as a pipe, on which a read would block.
 func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 	entries, err := os.ReadDir(f.cfg.Dir)
 	if err != nil {
@@ -248,8 +245,8 @@ func (f *File) list(match func(fileName) bool) ([]fileName, error) {
 
 func (f *File) path(n fileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
 
-// load reads a file, at most what one may have and a byte. It may have become
-// something else since it was listed.
+// readLeaseFile reads at most one byte more than a valid file has. The file may have been replaced
+// by something else since it was listed.
 func (f *File) load(n fileName) ([]byte, error) {
 	if info, err := os.Lstat(f.path(n)); err != nil {
 		return nil, err
@@ -264,9 +261,9 @@ func (f *File) load(n fileName) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxFile+1))
 }
 
-// store replaces a file, so that readers see the old contents or the new. What is
-// there under the name that it is written by is a remainder, or was put there by
-// somebody else: a link would lead to a file of his choice, a pipe wait for him.
+// replaceFile replaces a file atomically: readers see the old or the new content. An existing file
+// at the temporary name is a leftover, or was planted: a symbolic link would redirect the write,
+// and a pipe would block it.
 func (f *File) store(n fileName, data []byte) (err error) {
 	if err := os.MkdirAll(f.cfg.Dir, 0o755); err != nil {
 		return err
@@ -281,7 +278,7 @@ func (f *File) store(n fileName, data []byte) (err error) {
 	return nil
 }
 
-// writeNew writes a file that is made anew.
+// writeNewFile creates the file at path, which it removes first if it exists.
 func writeNew(path string, data []byte) error {
 	if err := ignoreMissing(os.Remove(path)); err != nil {
 		return err
@@ -294,7 +291,7 @@ func writeNew(path string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// remove removes a file; that it is gone is no error.
+// removeFile removes a file; a missing file is no error.
 func (f *File) remove(n fileName) error { return ignoreMissing(os.Remove(f.path(n))) }
 
 func ignoreMissing(err error) error {
@@ -304,9 +301,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Register implements Registry. Whether an equal or higher epoch is alive can only
-// be seen by waiting whether its file changes: for a TTL if its process is dead,
-// for about a third of it if it lives.
+// Register implements Registry. To find out whether a registration with an equal or higher epoch is
+// alive, it must watch whether that file changes: for a TTL if the process is dead, for about a
+// third of a TTL if it is alive.
 func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func (l *syncLog) String() string {
 const fileTTL = 10 * time.Second
 
 func inDir(t *testing.T, test func(*testing.T, *fileWorld)) {
-	dir := filepath.Join(t.TempDir(), "a", "b") // made by who needs it
+	dir := filepath.Join(t.TempDir(), "a", "b") // created by the registry
 	synctest.Test(t, func(t *testing.T) { test(t, &fileWorld{t: t, dir: dir}) })
 }
 
@@ -127,8 +127,8 @@ func (w *fileWorld) files() int {
 	return len(entries)
 }
 
-// TestFileCrash: who stops without a word is gone after its TTL and not before,
-// and what it left is removed later; who refreshes stays.
+// TestFileCrash: an instance which stops refreshing is gone after its TTL and not before, and its
+// file is removed later; an instance which refreshes stays.
 func TestFileCrash(t *testing.T) {
 	inDir(t, func(t *testing.T, w *fileWorld) {
 		alive, crashed := w.process(), w.process()
@@ -279,8 +279,8 @@ func TestFileNewerLifeElsewhere(t *testing.T) {
 	})
 }
 
-// TestFileRace: of two who register at once the higher epoch stays, whoever wrote
-// first; of one epoch the lesser holder.
+// TestFileRace: of two concurrent registrations the higher epoch wins, in any order of writing; of
+// equal epochs the smaller holder.
 func TestFileRace(t *testing.T) {
 	inDir(t, func(t *testing.T, w *fileWorld) {
 		f := w.process()
@@ -322,7 +322,7 @@ func TestFileUnreadable(t *testing.T) {
 		f := w.process()
 		last := w.follow(f)
 		w.register(f, instance(1, "a"))
-		w.after(0, last, "1@a") // nobody looks while half a file is there
+		w.after(0, last, "1@a") // no watch reads while the file is half written
 		stray := fileName{name{Worker, 2}, 1, "abc"}
 		for _, name := range []string{stray.String(), "README", "worker.x.1.abc.json", "worker.3.1.ABC.json"} {
 			if err := os.WriteFile(filepath.Join(w.dir, name), []byte("what"), 0o600); err != nil {
@@ -370,8 +370,8 @@ func looker(t *testing.T) (w *fileWatcher, write func(id int, count uint64)) {
 	}
 }
 
-// TestFileReaderStoodStill: a reader that was itself stopped takes nobody for dead
-// because of that, nor the dead for alive.
+// TestFileReaderStoodStill: a reader which was itself suspended does not mistake live instances for
+// dead, nor dead ones for alive.
 func TestFileReaderStoodStill(t *testing.T) {
 	w, write := looker(t)
 	at := time.Unix(1000, 0)
@@ -416,7 +416,7 @@ func TestFileNewestAliveCounts(t *testing.T) {
 	}
 }
 
-// TestFileBytes: name and contents are those of docs/format/disco.md.
+// TestFileBytes: name and contents follow docs/format/disco.md.
 func TestFileBytes(t *testing.T) {
 	n := fileName{name{Worker, 7}, 3, "9f86d081884c7d659a2feaa0c55ad015"}
 	if got, want := n.String(), "worker.7.3.9f86d081884c7d659a2feaa0c55ad015.json"; got != want {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that becomes a named pipe is one that cannot be read. To wait for
-// somebody who writes to it would be the end of the watch.
+// A file which becomes a named pipe is unreadable. Waiting for its writer would block the watch
+// forever.
 func TestFileBecomesPipe(t *testing.T) {
 	dir := t.TempDir()
 	f, err := NewFile(FileConfig{Dir: dir})

@@ -11,22 +11,21 @@ import (
 	"penstock/internal/backoff"
 )
 
-// fileLease is one registration. A goroutine of its own replaces the file and does
-// whatever else concerns the registration, one thing at a time, so that its fields
-// need no lock.
+// fileLease is one registration. Its own goroutine replaces the file and does all other work on the
+// registration, one task at a time, so the fields need no lock.
 type fileLease struct {
 	reg     *File
 	updates chan update
 	release chan struct{} // closed by the first Release
-	once    chan struct{} // holds a token until then
+	once    chan struct{} // holds a token until the first Release
 	done    chan struct{} // closed when the goroutine has ended
-	err     error         // of the removal, after done
+	err     error         // of the removal; valid after done
 	lost    chan struct{} // closed when superseded is set
 
-	in         Instance // what is, or is to be, registered
+	in         Instance // the registered instance, or the one to register
 	file       fileName
 	record     []byte // JSON of in and the holder
-	count      uint64 // of the last attempt to write
+	count      uint64 // of the most recent write attempt
 	written    bool   // record is known to be in the file
 	superseded bool   // a newer registration has replaced ours
 }
@@ -45,7 +44,7 @@ func (f *File) newLease(in Instance) (*fileLease, error) {
 	return l, l.describe(in)
 }
 
-// keep starts the goroutine of l, unless the registry was closed.
+// startLease starts the goroutine of l unless the registry was closed.
 func (f *File) keep(l *fileLease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +64,7 @@ func (f *File) keep(l *fileLease) error {
 func (f *File) forget(holder string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.held[holder]() // frees the context
+	f.mu.held[holder]() // releases the context
 	delete(f.mu.held, holder)
 }
 
@@ -73,19 +72,19 @@ func (l *fileLease) op(verb string) string {
 	return fmt.Sprintf("%s %s %d", verb, l.file.kind, l.file.id)
 }
 
-// describe makes in what is to be registered.
+// setRecord makes in the instance to register.
 func (l *fileLease) describe(in Instance) error {
 	in.Unconfirmed = false
 	data, err := encodeRecord(record{Instance: in, Holder: l.file.holder})
 	if err != nil {
 		return err
 	}
-	in.Meta = nil // in data
+	in.Meta = nil // kept in record only
 	l.in, l.record, l.written = in, data, false
 	return nil
 }
 
-// write puts the record into the file with the next count.
+// writeFile writes the record with the next counter value.
 func (l *fileLease) write() error {
 	l.count++
 	if err := l.reg.store(l.file, encodeFile(l.record, l.count)); err != nil {
@@ -95,10 +94,9 @@ func (l *fileLease) write() error {
 	return nil
 }
 
-// take makes the instance ours: its file is written when no registration of an
-// equal or higher epoch is alive, and withdrawn if one was written meanwhile. Then
-// the files of lives before are removed; their processes notice that they were
-// replaced.
+// claimInstance registers the instance: it writes the file when no registration with an equal or
+// higher epoch is alive, and withdraws it if a newer one was written meanwhile. Then it removes the
+// files of older epochs; their processes notice that they were replaced.
 func (l *fileLease) take(ctx context.Context) error {
 	for {
 		rivals, err := l.rivals(func(n fileName) bool { return n.epoch >= l.file.epoch })
@@ -117,21 +115,22 @@ func (l *fileLease) take(ctx context.Context) error {
 		err = l.settle()
 	}
 	if err != nil && fault.Of(err) != fault.Conflict {
-		_ = l.reg.remove(l.file) // or its lease runs out
+		_ = l.reg.remove(l.file) // otherwise its lease expires
 		return dirUnavailable(l.op("register"), err)
 	}
 	return err
 }
 
-// rivals returns the files of other registrations of the instance that match.
+// listRivals returns the matching files of other registrations of the instance.
 func (l *fileLease) rivals(match func(fileName) bool) ([]fileName, error) {
 	return l.reg.list(func(n fileName) bool {
 		return n.name == l.file.name && n.holder != l.file.holder && match(n)
 	})
 }
 
-// outlive returns nil when the process of n is dead, or has left, and nothing of
-// it remains, and a Conflict if it lives: if its file changes within a TTL.
+// awaitDead returns nil when the process of n is dead or has released its registration, and its
+// file is gone. It returns a Conflict if the process is alive, which means that its file changes
+// within a TTL.
 func (l *fileLease) outlive(ctx context.Context, n fileName) error {
 	first, err := l.reg.load(n)
 	for start := time.Now(); ; {
@@ -158,8 +157,8 @@ func (l *fileLease) outlive(ctx context.Context, n fileName) error {
 	}
 }
 
-// settle withdraws what was written if a newer registration is there, and removes
-// the older ones if not.
+// resolveRivals withdraws our file if a newer registration exists, and removes the older ones
+// otherwise.
 func (l *fileLease) settle() error {
 	rivals, err := l.rivals(func(fileName) bool { return true })
 	if err != nil {
@@ -167,20 +166,20 @@ func (l *fileLease) settle() error {
 	}
 	for _, n := range rivals {
 		if n.newer(l.file) {
-			_ = l.reg.remove(l.file) // or its lease runs out; the newer one counts
+			_ = l.reg.remove(l.file) // otherwise its lease expires; the newer one wins anyway
 			return errHeld(l.in, n.epoch)
 		}
 	}
 	for _, n := range rivals {
 		if n.epoch < l.file.epoch {
-			_ = l.reg.remove(n) // or its process does, or whoever collects garbage
+			_ = l.reg.remove(n) // otherwise its own process or a watcher removes it
 		}
 	}
 	return nil
 }
 
-// run refreshes and serves requests until the lease is released or the registry
-// closed.
+// runLease refreshes the registration and serves requests until the lease is released or the
+// registry is closed.
 func (l *fileLease) run(ctx context.Context) {
 	timer := time.NewTimer(l.refreshAfter())
 	defer timer.Stop()
@@ -206,7 +205,7 @@ func (l *fileLease) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		if l.superseded {
-			continue // answer, but do nothing any more
+			continue // still answer requests, but refresh no more
 		}
 		err := l.refresh()
 		log := l.reg.cfg.Log.With("kind", l.file.kind, "id", uint64(l.file.id))
@@ -230,18 +229,18 @@ func (l *fileLease) run(ctx context.Context) {
 	}
 }
 
-// refreshAfter is a third of the TTL, less up to a tenth at random, so that two
-// refreshes may fail and many processes do not refresh together.
+// refreshInterval returns a third of the TTL, less up to a tenth at random, so that two refreshes
+// may fail and many processes do not refresh in lockstep.
 func (l *fileLease) refreshAfter() time.Duration {
 	d := l.reg.cfg.TTL / 3
 	return d - rand.N(d/10+1)
 }
 
-// retryAfter is how soon a refresh that failed is tried again.
+// retryInterval returns the pause before a failed refresh is retried.
 func (l *fileLease) retryAfter() time.Duration { return max(l.reg.cfg.TTL/10, time.Millisecond) }
 
-// refresh writes the file again, whatever has become of it, unless a newer
-// registration is there.
+// refreshFile rewrites the file, even if it was deleted or changed, unless a newer registration
+// exists.
 func (l *fileLease) refresh() error {
 	newer, err := l.rivals(func(n fileName) bool { return n.newer(l.file) })
 	if err != nil && ignoreMissing(err) != nil {
@@ -249,7 +248,7 @@ func (l *fileLease) refresh() error {
 	}
 	if len(newer) > 0 {
 		l.supersede()
-		_ = l.reg.remove(l.file) // or whoever collects garbage does
+		_ = l.reg.remove(l.file) // otherwise a watcher removes it
 		return errHeld(l.in, newer[0].epoch)
 	}
 	if err := l.write(); err != nil {
@@ -258,7 +257,7 @@ func (l *fileLease) refresh() error {
 	return nil
 }
 
-// update serves an Update.
+// applyUpdate serves an Update.
 func (l *fileLease) update(in Instance) error {
 	if l.superseded {
 		return errReleased(in)
@@ -289,7 +288,7 @@ func (l *fileLease) Update(ctx context.Context, in Instance) error {
 // Lost implements Lease.
 func (l *fileLease) Lost() <-chan struct{} { return l.lost }
 
-// supersede notes that a newer life of the instance is registered.
+// markSuperseded records that a newer incarnation of the instance is registered.
 func (l *fileLease) supersede() {
 	l.superseded = true
 	close(l.lost)

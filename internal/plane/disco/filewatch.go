@@ -14,52 +14,50 @@ import (
 	"penstock/core/kv"
 )
 
-// fileWatcher is one Watch: it reads the directory again and again and tells its
-// view what changed. Times are its own: of a file it knows when it saw it change
-// last.
+// fileWatcher is one Watch: it reads the directory periodically and passes the changes to its view.
+// All times are local: it records when it last saw each file change.
 type fileWatcher struct {
 	reg     *File
 	kind    Kind
 	sink    func([]Instance)
 	view    *view
 	seen    map[fileName]*seenFile
-	fed     map[kv.WorkerID]fedInstance // what the view was told since contact
+	fed     map[kv.WorkerID]fedInstance // what the view knows since contact was established
 	temps   map[string]tempFile
-	looked  time.Time // at the directory, with success
+	looked  time.Time // last successful read of the directory
 	shown   []Instance
 	any     bool // sink was called
-	lost    bool // and it is in the log
+	lost    bool // the directory is unreachable, and that was logged
 	reports throttle
 }
 
-// seenFile is one file as it was read last.
+// seenFile is one file as it was last read.
 type seenFile struct {
 	sum      [sha256.Size]byte
-	changed  time.Time // when it was first read like that
-	tried    time.Time // when its removal was tried last
+	changed  time.Time // when this content was first read
+	tried    time.Time // when its removal was last tried
 	instance Instance
 	readable bool
 }
 
-// fedInstance is what the view knows of an instance.
+// viewedInstance is what the view knows about an instance.
 type fedInstance struct {
 	file  fileName
 	alive bool
 	in    Instance
 }
 
-// tempFile is a file that is being written, or was when its process died.
+// tempFile is a file that is being written, or whose process crashed while writing it.
 type tempFile struct{ modified, since time.Time }
 
-// Watch implements Registry. The first set comes once the directory could be read.
-// Of what is there then, the dead are shown too until they have been silent for a
-// TTL: nobody can tell them by looking once.
+// Watch implements Registry. The first set arrives once the directory could be read. It includes
+// dead instances until they have been silent for a TTL, because a single read cannot detect them.
 func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
 	}
 	w := &fileWatcher{reg: f, kind: kind, sink: sink, view: newView(f.cfg.TTL)}
-	_ = os.MkdirAll(f.cfg.Dir, 0o755) // or it is out of reach, which is told
+	_ = os.MkdirAll(f.cfg.Dir, 0o755) // an error shows when the directory is read
 	wake, leave := f.join()
 	defer leave()
 	tick := time.NewTicker(f.cfg.Every)
@@ -80,7 +78,7 @@ func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) erro
 	return nil
 }
 
-// look reads the directory and tells the view.
+// readDirectory reads the directory and updates the view.
 func (w *fileWatcher) look(now time.Time) {
 	names, err := w.reg.list(w.ours)
 	if err != nil {
@@ -88,12 +86,12 @@ func (w *fileWatcher) look(now time.Time) {
 		return
 	}
 	w.connect(now)
-	// Someone who replaces a file may hide it from a listing; its name finds it.
+	// A listing may miss a file which is being replaced, but opening it by name finds it.
 	for n := range w.seen {
 		names = append(names, n)
 	}
 	w.read(now, names)
-	if w.anyMissing() { // unless its next life came while the listing was made
+	if w.anyMissing() { // unless its next incarnation appeared while the listing was made
 		if names, err = w.reg.list(w.ours); err != nil {
 			w.disconnect(err)
 			return
@@ -109,8 +107,8 @@ func (w *fileWatcher) look(now time.Time) {
 
 func (w *fileWatcher) ours(n fileName) bool { return n.kind == w.kind }
 
-// connect begins anew after the directory was out of reach: nothing that was seen
-// before counts. If it was this process that stood still, everyone gets a new TTL.
+// markConnected resets the state after the directory was unreachable: earlier observations no
+// longer count. If this process itself was suspended, every live instance gets a new TTL.
 func (w *fileWatcher) connect(now time.Time) {
 	if w.view.contact != live {
 		w.view.begin()
@@ -140,7 +138,7 @@ func (w *fileWatcher) disconnect(err error) {
 	}
 }
 
-// read reads the named files; those that are gone are forgotten.
+// readFiles reads the named files and deletes missing ones from w.seen.
 func (w *fileWatcher) read(now time.Time, names []fileName) {
 	for _, n := range names {
 		data, err := w.reg.load(n)
@@ -148,7 +146,7 @@ func (w *fileWatcher) read(now time.Time, names []fileName) {
 			if ignoreMissing(err) == nil {
 				delete(w.seen, n)
 			} else {
-				w.report(now, n, err) // it stays as it was seen last
+				w.report(now, n, err) // its last known state stays
 			}
 			continue
 		}
@@ -156,7 +154,7 @@ func (w *fileWatcher) read(now time.Time, names []fileName) {
 	}
 }
 
-// saw takes over the contents of a file.
+// recordContents stores the content of a file.
 func (w *fileWatcher) saw(now time.Time, n fileName, data []byte) {
 	sum := sha256.Sum256(data)
 	s := w.seen[n]
@@ -170,13 +168,13 @@ func (w *fileWatcher) saw(now time.Time, n fileName, data []byte) {
 	s.sum, s.changed = sum, now
 	r, _, err := decodeFile(n, data)
 	if err != nil {
-		w.report(now, n, err) // what was known stays
+		w.report(now, n, err) // the last known instance stays
 		return
 	}
 	s.instance, s.readable = r.Instance, true
 }
 
-// anyMissing reports whether an instance that the view knows has no file.
+// hasMissing reports whether an instance in the view has no file.
 func (w *fileWatcher) anyMissing() bool {
 	have := map[kv.WorkerID]bool{}
 	for n := range w.seen {
@@ -190,8 +188,8 @@ func (w *fileWatcher) anyMissing() bool {
 	return false
 }
 
-// feed tells the view what changed. Of an instance the newest registration that is
-// alive counts, else the newest.
+// updateView passes the changes to the view. For each instance the newest live registration wins,
+// or the newest if none is alive.
 func (w *fileWatcher) feed(now time.Time) {
 	next := map[kv.WorkerID]fedInstance{}
 	for n, s := range w.seen {
@@ -211,12 +209,12 @@ func (w *fileWatcher) feed(now time.Time) {
 		}
 		switch {
 		case f.alive:
-			w.view.refresh(now, id, 0) // beats are counted here
+			w.view.refresh(now, id, 0) // this watcher judges liveness by the counter
 		case was.alive:
 			w.view.expired(now, id)
 		}
 	}
-	for id := range w.fed { // each is its own affair
+	for id := range w.fed {
 		if _, ok := next[id]; !ok {
 			w.view.removed(id)
 			w.view.expired(now, id)
@@ -225,7 +223,7 @@ func (w *fileWatcher) feed(now time.Time) {
 	w.fed = next
 }
 
-// show calls sink if what is shown has changed.
+// showSet calls sink if the set has changed.
 func (w *fileWatcher) show() {
 	if !w.view.touched || !w.view.complete {
 		return
@@ -236,11 +234,11 @@ func (w *fileWatcher) show() {
 		return
 	}
 	w.any, w.shown = true, cloneSet(set)
-	w.reg.poke() // this watch too, which will find nothing new
+	w.reg.poke() // also wakes this watch, which finds no change
 	w.sink(set)
 }
 
-// report counts what could not be read and logs some of it.
+// reportUnreadable counts unreadable files and logs some of them.
 func (w *fileWatcher) report(now time.Time, n fileName, err error) {
 	w.reg.malformed.Add(1)
 	if count, ok := w.reports.admit(now); ok {
@@ -248,8 +246,8 @@ func (w *fileWatcher) report(now time.Time, n fileName, err error) {
 	}
 }
 
-// collect removes the files of the dead: those that have not changed for three
-// TTLs. A process that comes back meanwhile writes its file again.
+// removeDeadFiles removes the files which have not changed for three TTLs. A live process which was
+// only suspended writes its file again.
 func (w *fileWatcher) collect(now time.Time) {
 	for n, s := range w.seen {
 		if now.Sub(s.changed) < 3*w.reg.cfg.TTL || now.Sub(s.tried) < w.reg.cfg.TTL {
@@ -265,11 +263,11 @@ func (w *fileWatcher) collect(now time.Time) {
 	w.collectTemps(now)
 }
 
-// collectTemps removes what was being written by processes that died at it.
+// removeDeadTemps removes the temporary files of processes which crashed while writing.
 func (w *fileWatcher) collectTemps(now time.Time) {
 	entries, err := os.ReadDir(w.reg.cfg.Dir)
 	if err != nil {
-		return // the next look tells
+		return // the next readDirectory reports it
 	}
 	next := map[string]tempFile{}
 	for _, e := range entries {
@@ -283,7 +281,7 @@ func (w *fileWatcher) collectTemps(now time.Time) {
 			t = tempFile{info.ModTime(), now}
 		}
 		if now.Sub(t.since) >= 3*w.reg.cfg.TTL {
-			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // or another does
+			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // another watcher may have removed it
 			continue
 		}
 		next[e.Name()] = t

@@ -17,30 +17,29 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// natsLease is one registration. A goroutine of its own refreshes the liveness
-// key and does whatever else concerns the registration, one thing at a time, so
-// that its fields need no lock.
+// natsLease is one registration. Its own goroutine refreshes the liveness key and does all other
+// work on the registration, one task at a time, so the fields need no lock.
 type natsLease struct {
 	reg     *NATS
 	updates chan update
 	release chan struct{} // closed by the first Release
-	once    chan struct{} // holds a token until then
+	once    chan struct{} // holds a token until the first Release
 	done    chan struct{} // closed when the goroutine has ended
-	err     error         // of the removal, after done
+	err     error         // of the removal; valid after done
 	lost    chan struct{} // closed when superseded is set
 
-	rec        record // what is, or is to be, registered
+	rec        record // the registered instance, or the one to register
 	data       []byte // its JSON
 	claim      []byte // JSON of the liveness key
 	leaseRev   uint64 // of our liveness key
 	recordRev  uint64 // of our record
-	stored     bool   // data is known to be the record
-	superseded bool   // a newer life has replaced ours
+	stored     bool   // data is known to be in the store
+	superseded bool   // a newer incarnation has replaced ours
 }
 
-// update asks the goroutine for an Update.
+// updateRequest asks the goroutine for an Update.
 type update struct {
-	ctx   context.Context // of one call, which waits for the reply
+	ctx   context.Context // of the call, which waits for the reply
 	in    Instance
 	reply chan error
 }
@@ -82,7 +81,7 @@ func newHolder() string {
 	return hex.EncodeToString(b[:])
 }
 
-// keep starts the goroutine of l, unless the registry was closed.
+// startLease starts the goroutine of l unless the registry was closed.
 func (r *NATS) keep(l *natsLease) error {
 	ctx, stop := context.WithCancel(context.Background())
 	r.mu.Lock()
@@ -103,7 +102,7 @@ func (r *NATS) keep(l *natsLease) error {
 func (r *NATS) forget(l *natsLease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.stops[l]() // frees the context
+	r.mu.stops[l]() // releases the context
 	delete(r.mu.stops, l)
 }
 
@@ -113,20 +112,20 @@ func (l *natsLease) op(verb string) string {
 	return fmt.Sprintf("%s %s %d", verb, l.rec.Kind, l.rec.ID)
 }
 
-// describe makes in what is to be registered.
+// setRecord makes in the instance to register.
 func (l *natsLease) describe(in Instance) error {
 	rec := record{Instance: in, Holder: l.rec.Holder}
 	data, err := encodeRecord(rec)
 	if err != nil {
 		return err
 	}
-	rec.Meta = nil // in data
+	rec.Meta = nil // kept in data only
 	l.rec, l.data, l.stored = rec, data, false
 	return nil
 }
 
-// run refreshes and serves requests until the lease is released, the connection
-// is closed, or ctx ends.
+// runLease refreshes the registration and serves requests until the lease is released, the
+// connection is closed, or ctx ends.
 func (l *natsLease) run(ctx context.Context) {
 	timer := time.NewTimer(l.reg.refreshAfter())
 	defer timer.Stop()
@@ -153,7 +152,7 @@ func (l *natsLease) run(ctx context.Context) {
 			return
 		}
 		if l.superseded {
-			continue // answer, but do nothing any more
+			continue // still answer requests, but refresh no more
 		}
 		err := l.refresh(ctx)
 		switch {
@@ -176,23 +175,22 @@ func (l *natsLease) run(ctx context.Context) {
 	}
 }
 
-// refreshAfter is a third of the TTL, less up to a tenth at random, so that two
-// refreshes may fail and many processes do not refresh together.
+// refreshInterval returns a third of the TTL, less up to a tenth at random, so that two refreshes
+// may fail and many processes do not refresh in lockstep.
 func (r *NATS) refreshAfter() time.Duration {
 	d := r.cfg.TTL / 3
 	return d - mathrand.N(d/10)
 }
 
-// retryAfter spaces out attempts while the store is away.
+// retryInterval returns the pause between attempts while the store is unreachable.
 func (r *NATS) retryAfter() time.Duration {
 	d := min(r.cfg.TTL/10, 500*time.Millisecond)
 	return d + mathrand.N(d)
 }
 
-// refresh writes the liveness key once more. A plain update of the key would
-// lose its time to live, so it is published with one. If somebody else wrote the
-// key, or it is gone, or the bucket is, the registration is taken anew; and so it
-// is if an update could not be made before.
+// refreshLease rewrites the liveness key. A plain update would lose the key's TTL, so it is
+// published with one. If another process wrote the key, or the key or the bucket is gone, or an
+// earlier update failed, refreshLease claims the registration again.
 func (l *natsLease) refresh(ctx context.Context) error {
 	return natsd.While(ctx, l.reg.nc, l.op("refresh"), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, max(l.reg.cfg.TTL/2, time.Second))
@@ -212,7 +210,7 @@ func (l *natsLease) refresh(ctx context.Context) error {
 	})
 }
 
-// putLease writes the liveness key if rev is its last revision.
+// publishLease writes the liveness key if rev is its last revision.
 func (l *natsLease) putLease(ctx context.Context, rev uint64) (uint64, error) {
 	m := nats.NewMsg(l.reg.subject(leaseKey(l.name())))
 	m.Data = l.claim
@@ -226,7 +224,7 @@ func (l *natsLease) putLease(ctx context.Context, rev uint64) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// update serves an Update.
+// applyUpdate serves an Update.
 func (l *natsLease) update(ctx context.Context, in Instance) error {
 	if l.superseded {
 		return errReleased(in)
@@ -246,7 +244,7 @@ func (l *natsLease) update(ctx context.Context, in Instance) error {
 	return err
 }
 
-// remove takes the record away, then the liveness key, if they are still ours.
+// removeKeys removes the record, then the liveness key, if they are still ours.
 func (l *natsLease) remove(ctx context.Context) error {
 	if l.superseded {
 		return nil
@@ -266,11 +264,11 @@ func (l *natsLease) remove(ctx context.Context) error {
 	})
 }
 
-// purge removes a key if rev is still its last revision, and reports whether it was.
+// purgeRevision removes a key if rev is still its last revision, and reports whether it was.
 func purge(ctx context.Context, b jetstream.KeyValue, key string, rev uint64) (removed bool, err error) {
 	err = b.Purge(ctx, key, jetstream.LastRevision(rev), jetstream.PurgeTTL(markerTTL))
 	if lostRace(err) {
-		return false, nil // gone, or another's
+		return false, nil // already gone, or another process's
 	}
 	return err == nil, err
 }
@@ -291,7 +289,7 @@ func (l *natsLease) Update(ctx context.Context, in Instance) error {
 // Lost implements Lease.
 func (l *natsLease) Lost() <-chan struct{} { return l.lost }
 
-// supersede notes that a newer life of the instance is registered.
+// markSuperseded records that a newer incarnation of the instance is registered.
 func (l *natsLease) supersede() {
 	l.superseded = true
 	close(l.lost)

@@ -10,8 +10,8 @@ import (
 	"penstock/core/kv"
 )
 
-// Mem is the discovery plane within one process. Nothing is ever unconfirmed,
-// and it has no goroutines of its own.
+// MemRegistry is the discovery plane within one process. Its instances are never unconfirmed, and
+// it has no goroutines.
 type Mem struct {
 	mu struct {
 		sync.Mutex
@@ -22,28 +22,28 @@ type Mem struct {
 
 var _ Registry = (*Mem)(nil)
 
-// NewMem returns a registry without instances.
+// NewMemRegistry returns a registry without instances.
 func NewMem() *Mem {
 	m := &Mem{}
 	m.mu.held = make(map[name]*memLease)
 	return m
 }
 
-// name identifies an instance.
+// instanceKey identifies an instance.
 type name struct {
 	kind Kind
 	id   kv.WorkerID
 }
 
-// memLease is one registration. It is in force while Mem.mu.held refers to it.
+// memLease is one registration. It is current while MemRegistry.mu.held refers to it.
 type memLease struct {
 	mem *Mem
-	in  Instance // guarded by Mem.mu
-	// lost is closed when a newer life replaces this one.
+	in  Instance // guarded by MemRegistry.mu
+	// lost is closed when a newer incarnation replaces this one.
 	lost chan struct{}
 }
 
-// memWatcher is one Watch; its channel gets a token after each change.
+// memWatcher is one Watch. Its channel gets a token after each change.
 type memWatcher struct {
 	kind Kind
 	wake chan struct{}
@@ -73,7 +73,7 @@ func (m *Mem) Register(ctx context.Context, in Instance) (Lease, error) {
 	return l, nil
 }
 
-// memInstance returns a copy of in if it may be registered anywhere.
+// validatedCopy returns a copy of in, or an error if no store would accept it.
 func memInstance(in Instance) (Instance, error) {
 	in.Unconfirmed = false
 	in.Meta = bytes.Clone(in.Meta)
@@ -118,7 +118,7 @@ func (l *memLease) Release(context.Context) error {
 	return nil
 }
 
-// changed wakes the watchers of kind; Mem.mu is held.
+// wakeWatchersLocked wakes the watchers of kind.
 func (m *Mem) changed(kind Kind) {
 	for _, w := range m.mu.watchers {
 		if w.kind == kind {
@@ -130,14 +130,13 @@ func (m *Mem) changed(kind Kind) {
 	}
 }
 
-// Watch implements Registry. Changes that happen during a call of sink come
-// together in the next one.
+// Watch implements Registry. Changes during a call of sink are combined in the next call.
 func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
 	}
 	w := &memWatcher{kind: kind, wake: make(chan struct{}, 1)}
-	w.wake <- struct{}{} // the set as it is now; before others can wake it, since there is room for one
+	w.wake <- struct{}{} // the initial set; sent before others can fill the channel
 	m.join(w)
 	defer m.leave(w)
 	var last []Instance
@@ -171,7 +170,7 @@ func (m *Mem) leave(w *memWatcher) {
 	m.mu.watchers = slices.DeleteFunc(m.mu.watchers, func(o *memWatcher) bool { return o == w })
 }
 
-// set returns a copy of the instances of kind, ordered by ID.
+// instancesOf returns a copy of the instances of kind, ordered by ID.
 func (m *Mem) set(kind Kind) []Instance {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,7 +186,7 @@ func (m *Mem) set(kind Kind) []Instance {
 	return set
 }
 
-// cloneSet returns a copy of set that shares nothing with it.
+// cloneSet returns a deep copy of set.
 func cloneSet(set []Instance) []Instance {
 	set = slices.Clone(set)
 	for i := range set {

@@ -273,8 +273,7 @@ func TestNATSUpdateDuringShortOutage(t *testing.T) {
 	await(t, sets, "1@b")
 }
 
-// Who does not come back after an outage is gone in the end, and takes nobody
-// along.
+// An instance which does not return after an outage is removed in the end, and no other one is.
 func TestNATSDiesDuringOutage(t *testing.T) {
 	t.Parallel()
 	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
@@ -329,7 +328,7 @@ func TestNATSSuperseded(t *testing.T) {
 	}
 }
 
-// Once the newest life is dead, nobody is protected from an older one.
+// Once the newest incarnation is dead, an older one can register.
 func TestNATSOlderLifeAfterDeath(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})

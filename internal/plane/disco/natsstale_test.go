@@ -37,8 +37,8 @@ func plantDead(t *testing.T, r *NATS, in Instance) {
 	}
 }
 
-// A liveness key that its holder no longer refreshes and that the store never
-// expires ends all the same: for watchers, in the store, and for those who register.
+// A liveness key which its holder no longer refreshes and which the store never expires is removed
+// nevertheless: for watchers, in the store, and for new registrations.
 func TestNATSLeaseWithoutExpiry(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})

@@ -8,22 +8,21 @@ import (
 	"penstock/core/kv"
 )
 
-// record is what a store keeps of an instance: the instance's own fields and
-// who wrote them.
+// instanceRecord is what a store keeps for an instance: the instance's fields and the writer.
 type record struct {
 	Instance
-	// Holder names one registration, at random, so that a process recognises its
-	// own records after the store was away.
+	// Holder identifies one registration. It is random, so that a process recognizes its own
+	// records after an outage of the store.
 	Holder string `json:"holder"`
 }
 
-// claim is what a store keeps in a liveness key.
+// leaseClaim is the content of a liveness key.
 type claim struct {
 	Epoch  uint64 `json:"epoch"`
 	Holder string `json:"holder"`
 }
 
-// encodeRecord returns the JSON of r if r may be registered.
+// encodeRecord validates r for registration and returns its JSON.
 func encodeRecord(r record) ([]byte, error) {
 	if err := checkKind(r.Kind); err != nil {
 		return nil, err
@@ -41,8 +40,8 @@ func encodeRecord(r record) ([]byte, error) {
 	return b, nil
 }
 
-// decodeRecord reads what is stored for an instance. Fields of newer versions
-// are ignored; what contradicts the key is refused.
+// decodeRecord decodes the stored data of an instance. It ignores fields of newer versions and
+// rejects data that contradicts the key.
 func decodeRecord(kind Kind, id kv.WorkerID, data []byte) (record, error) {
 	var r record
 	if len(data) > MaxRecord {
@@ -60,7 +59,7 @@ func decodeRecord(kind Kind, id kv.WorkerID, data []byte) (record, error) {
 	return r, nil
 }
 
-// decodeClaim reads a liveness key.
+// decodeClaim decodes a liveness key.
 func decodeClaim(data []byte) (claim, error) {
 	var c claim
 	if len(data) > 1<<10 {
@@ -85,7 +84,7 @@ func checkKind(k Kind) error {
 	return nil
 }
 
-// sameIdentity says whether in may be an update of old.
+// checkSameIdentity reports whether in may be an update of old.
 func sameIdentity(old, in Instance) error {
 	if old.Kind != in.Kind || old.ID != in.ID || old.Epoch != in.Epoch {
 		return fault.New(fault.Invalid, "update %s %d of epoch %d: an update must not change kind, id or epoch", old.Kind, old.ID, old.Epoch)

@@ -9,7 +9,7 @@ import (
 	"penstock/core/fault"
 )
 
-// The bytes are those of docs/format/disco.md.
+// The bytes follow docs/format/disco.md.
 func TestRecordBytes(t *testing.T) {
 	r := record{Instance: Instance{
 		Kind: Worker, ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate",

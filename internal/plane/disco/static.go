@@ -15,23 +15,23 @@ import (
 	"penstock/internal/backoff"
 )
 
-// maxAddrs bounds the list of a static registry: each address has a goroutine.
+// maxAddrs bounds the addresses of a static registry; each address has a goroutine.
 const maxAddrs = 4096
 
-// StaticConfig configures a registry that is a list of addresses.
+// StaticConfig configures a registry of fixed addresses.
 type StaticConfig struct {
-	// Addrs are on the request plane. A process that several of them reach is
-	// shown at the first. None is right for those who only register.
+	// Addrs are request plane addresses. A process that is reachable at several of them is shown
+	// with the first. A process which only registers needs none.
 	Addrs []string
-	// Ask asks who serves at an address. Draining says that it leaves; any other
-	// error that it did not answer.
+	// Ask asks the process at an address for its instance. The error Draining means that the
+	// process is shutting down; any other error means that it did not answer.
 	Ask func(ctx context.Context, addr string) (Instance, error)
-	// Every is how often an address that answers is asked again, and at most the
-	// time between attempts at one that does not. 0 is 2 s.
+	// Interval is the time between requests to an address that answers, and the upper bound of the
+	// backoff for one that does not. 0 means 2 s.
 	Every time.Duration
-	// Timeout bounds one question. 0 is 2 s.
+	// Timeout bounds one request. 0 means 2 s.
 	Timeout time.Duration
-	// Log gets who comes and who stops answering. Nil discards it.
+	// Log receives addresses which start or stop answering. Nil discards them.
 	Log *slog.Logger
 }
 
@@ -44,7 +44,7 @@ func (c *StaticConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *StaticConfig) Validate() error {
 	var errs []error
 	if len(c.Addrs) > maxAddrs {
@@ -62,25 +62,25 @@ func (c *StaticConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Static is discovery without a store: those who watch know the addresses and ask
-// each who it is. Registering is for the others to see, and there nobody looks:
-// it checks the instance and does nothing.
+// StaticRegistry is discovery without a store: watchers know the addresses and ask each process for
+// its instance. Registering has no effect except that it validates the instance, because there is
+// no store.
 //
-// What was known of an address that does not answer stays, unconfirmed, for as
-// long as it does not; one that never answered is not shown. One that says that
-// it leaves is gone.
+// The last known instance of an address which stops answering stays, unconfirmed, until the address
+// answers again; an address which never answered is not shown. A process which reports Draining is
+// removed.
 type Static struct {
 	cfg StaticConfig
 	mu  struct {
 		sync.Mutex
-		asking  *asking // while anybody watches
+		asking  *asking // non-nil while there are watches
 		watches int
 	}
 }
 
 var _ Registry = (*Static)(nil)
 
-// NewStatic returns a registry of the given addresses. It asks while it is
+// NewStaticRegistry returns a registry of cfg.Addrs. It contacts the addresses only while it is
 // watched.
 func NewStatic(cfg StaticConfig) (*Static, error) {
 	cfg.EnsureDefaults()
@@ -91,7 +91,7 @@ func NewStatic(cfg StaticConfig) (*Static, error) {
 	return &Static{cfg: cfg}, nil
 }
 
-// staticLease is a registration that is kept nowhere.
+// staticLease is a registration without effect.
 type staticLease struct {
 	in Instance
 	mu struct {
@@ -131,7 +131,7 @@ func (l *staticLease) Update(ctx context.Context, in Instance) error {
 	return nil
 }
 
-// Lost implements Lease. What is kept nowhere is lost to no one.
+// Lost implements Lease. It is never closed.
 func (l *staticLease) Lost() <-chan struct{} { return nil }
 
 // Release implements Lease.
@@ -142,29 +142,28 @@ func (l *staticLease) Release(context.Context) error {
 	return nil
 }
 
-// asking asks the addresses for all who watch, so that they learn of a change
-// together: a router must not be behind the frontend that it routes for. The last
-// watch that leaves ends it and waits for its goroutines.
+// staticProber asks the addresses on behalf of all watches, so that all watches see a change at the
+// same time: a router must not lag behind the frontend that it routes for. When the last watch
+// ends, the prober stops and its goroutines are awaited.
 type asking struct {
 	cfg    *StaticConfig
 	cancel context.CancelFunc
 	parts  sync.WaitGroup
 	mu     struct {
 		sync.Mutex
-		slots   []staticSlot    // as the addresses
+		slots   []staticSlot    // in the order of the addresses
 		watches []chan struct{} // each gets a token after a change
 	}
 }
 
-// staticSlot is what is known of one address.
+// staticAddress is the state of one address.
 type staticSlot struct {
 	asked    bool // it answered, or failed to, at least once
-	known    bool // it said who it is
+	known    bool // it has returned its instance
 	instance Instance
 }
 
-// Watch implements Registry. The first set comes when every address has answered
-// or failed to.
+// Watch implements Registry. The first set arrives when every address has answered or failed to.
 func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
@@ -172,7 +171,7 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	wake := make(chan struct{}, 1)
 	a := s.join()
 	defer s.leave(a, wake)
-	wake <- struct{}{} // what others have asked already counts
+	wake <- struct{}{} // results of earlier watches count
 	a.listen(wake)
 	var last []Instance
 	for first := true; ; {
@@ -190,7 +189,7 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	}
 }
 
-// join returns who asks for all, and begins to ask if nobody watched.
+// startWatch returns the shared prober, and starts it for the first watch.
 func (s *Static) join() *asking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +207,7 @@ func (s *Static) join() *asking {
 	return a
 }
 
-// leave ends a watch.
+// stopWatch ends a watch.
 func (s *Static) leave(a *asking, wake chan struct{}) {
 	a.ignore(wake)
 	s.mu.Lock()
@@ -236,7 +235,7 @@ func (a *asking) ignore(wake chan struct{}) {
 	a.mu.watches = slices.DeleteFunc(a.mu.watches, func(o chan struct{}) bool { return o == wake })
 }
 
-// follow asks one address until ctx ends.
+// probeAddress asks one address repeatedly until ctx ends.
 func (a *asking) follow(ctx context.Context, i int) {
 	wait := backoff.Backoff{Least: min(100*time.Millisecond, a.cfg.Every), Most: a.cfg.Every}
 	failed := false
@@ -251,7 +250,7 @@ func (a *asking) follow(ctx context.Context, i int) {
 				a.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", a.cfg.Addrs[i], "error", err)
 			}
 			failed = true
-			_ = wait.Wait(ctx) // the end of ctx shows above
+			_ = wait.Wait(ctx) // the loop condition detects that ctx has ended
 			continue
 		}
 		if failed {
@@ -259,11 +258,11 @@ func (a *asking) follow(ctx context.Context, i int) {
 		}
 		failed = false
 		wait.Reset()
-		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // those asked together do not stay together
+		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // spread the requests
 	}
 }
 
-// ask puts the question once and checks the answer as a store would.
+// askAddress asks once, and validates the answer as a store would.
 func (a *asking) ask(ctx context.Context, addr string) (Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -278,7 +277,7 @@ func (a *asking) ask(ctx context.Context, addr string) (Instance, error) {
 	return in, nil
 }
 
-// note takes over the answer of an address.
+// recordAnswer stores the answer of an address.
 func (a *asking) note(i int, in Instance, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -300,9 +299,9 @@ func (a *asking) note(i int, in Instance, err error) {
 	}
 }
 
-// set returns the instances of a kind, ordered by ID, and whether every
-// address has been asked. Of one instance at several addresses the newest life
-// counts, then what is confirmed, then the first address.
+// instancesOf returns the instances of a kind, ordered by ID, and whether every address has been
+// asked. For an instance at several addresses the newest incarnation wins, then a confirmed one,
+// then the first address.
 func (a *asking) set(kind Kind) (set []Instance, complete bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// processes are those that answer at addresses.
+// processes answers at the addresses.
 type processes struct {
 	mu    sync.Mutex
 	at    map[string]disco.Instance
@@ -136,8 +136,8 @@ func TestStatic(t *testing.T) {
 	})
 }
 
-// TestStaticAsksInTime: who answers is asked again after the interval and not
-// before, who does not after a growing part of it.
+// TestStaticAsksInTime: an address which answers is asked again after the interval and not before,
+// one which does not after a growing part of it.
 func TestStaticAsksInTime(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestStaticAsksInTime(t *testing.T) {
 	}
 }
 
-// TestStaticWatchesTogether: several watches ask no more than one, and learn of a
-// change together; who watches after all have left asks anew.
+// TestStaticWatchesTogether: several watches send no more requests than one, and see a change at
+// the same time; a watch after all others have ended starts new requests.
 func TestStaticWatchesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcesses()

@@ -9,15 +9,15 @@ import (
 	"penstock/core/fault"
 )
 
-// takeAttempts bounds how often a registration starts over because others write
-// the same keys.
+// maxClaimAttempts bounds how often a registration is retried because other processes write the
+// same keys.
 const takeAttempts = 16
 
-// take makes the instance ours in the store: first the liveness key, which
-// decides between holders, then the record. Both are read before either is
-// written, the record first, and each write demands the revision that was read.
-// So whoever writes the record over another's has read it before it took the
-// liveness key: of several who try at once the highest epoch ends up with both.
+// claimInstance makes the store's registration of the instance ours: first the liveness key, which
+// decides between holders, then the record. It reads both before it writes either, the record
+// first, and each write requires the revision that was read. So a process which overwrites
+// another's record has read it before it claimed the liveness key: of several concurrent claims,
+// the one with the highest epoch ends up with both.
 func (l *natsLease) take(ctx context.Context) error {
 	b, err := l.reg.bucket(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func (l *natsLease) take(ctx context.Context) error {
 	return fault.New(fault.Unavailable, "%s: others keep changing the same keys; try again", l.op("register"))
 }
 
-// tryTake is one attempt; lostRace of its error asks for another.
+// tryClaim makes one attempt. If isLostRace(err), the caller should retry.
 func (l *natsLease) tryTake(ctx context.Context, b jetstream.KeyValue) error {
 	recordRev, err := lastRevision(ctx, b, recordKey(l.name()))
 	if err != nil {
@@ -45,7 +45,7 @@ func (l *natsLease) tryTake(ctx context.Context, b jetstream.KeyValue) error {
 	if held.Holder != "" && held.Holder != l.rec.Holder && held.Epoch >= l.rec.Epoch {
 		return errHeld(l.rec.Instance, held.Epoch)
 	}
-	if leaseRev == 0 { // missing, or a mark of its removal, which Create looks up
+	if leaseRev == 0 { // missing, or a deletion marker, which Create handles
 		leaseRev, err = b.Create(ctx, leaseKey(l.name()), l.claim, jetstream.KeyTTL(l.reg.cfg.TTL))
 	} else {
 		leaseRev, err = l.putLease(ctx, leaseRev)
@@ -57,8 +57,8 @@ func (l *natsLease) tryTake(ctx context.Context, b jetstream.KeyValue) error {
 	return l.putRecord(ctx, b, recordRev)
 }
 
-// readClaim returns the claim in force and its revision; none and 0 if there is
-// none. One that cannot be read gives way.
+// readClaim returns the current claim and its revision; an empty claim and 0 if there is none. An
+// undecodable claim counts as empty, so it can be replaced.
 func (l *natsLease) readClaim(ctx context.Context, b jetstream.KeyValue) (claim, uint64, error) {
 	e, err := b.Get(ctx, leaseKey(l.name()))
 	switch {
@@ -75,9 +75,9 @@ func (l *natsLease) readClaim(ctx context.Context, b jetstream.KeyValue) (claim,
 	return c, e.Revision(), nil
 }
 
-// putRecord writes the record if rev, or none at all for 0, is its last revision.
-// It writes even what is there already, because a watcher may be about to remove
-// it as the leftover of a dead process.
+// putRecord writes the record if rev is its last revision; rev 0 requires that there is none. It
+// also writes an unchanged record, because a watcher may be about to remove the existing one as
+// garbage.
 func (l *natsLease) putRecord(ctx context.Context, b jetstream.KeyValue, rev uint64) (err error) {
 	key := recordKey(l.name())
 	if rev == 0 {
@@ -92,7 +92,7 @@ func (l *natsLease) putRecord(ctx context.Context, b jetstream.KeyValue, rev uin
 	return nil
 }
 
-// lastRevision returns the revision of a key; 0 if there is none.
+// lastRevision returns the revision of a key, or 0 if there is none.
 func lastRevision(ctx context.Context, b jetstream.KeyValue, key string) (uint64, error) {
 	e, err := b.Get(ctx, key)
 	switch {

@@ -9,60 +9,68 @@ import (
 	"penstock/core/kv"
 )
 
-// view is what one watcher knows of the instances of one kind. It is a machine:
-// the watch tells it what the store said and what time it is, and asks for the
-// set and for what is to be removed.
+// instanceView is what one watcher knows about the instances of one kind. It is a state machine:
+// the watch feeds it the changes of the store and the time, and asks it for the current set and for
+// keys to remove.
 //
-// An instance is shown while its record and a liveness key are there. When
-// either vanishes it is gone at once, unless that may be the store's doing: what
-// is missing when contact returns, and any liveness key that runs out within one
-// TTL afterwards, leaves the instance shown as unconfirmed for one TTL more. A
-// record that is removed in plain sight is gone at once in any case: somebody
-// released it.
+// An instance is shown while it has a record and a liveness key. When either vanishes, the instance
+// is removed at once, unless the store may be the cause: if a record or key is missing after a
+// reconnection, or a liveness key expires within one TTL after it, the instance stays shown as
+// unconfirmed for one more TTL. A record whose removal was observed is removed at once in any case,
+// because it was released.
 //
-// Whose liveness key it is does not matter: when a newer life takes over, its
-// key comes before its record, and the old one is shown until then. A record that
-// cannot be read changes nothing: what was known stays.
+// The holder of the liveness key does not matter: a newer incarnation writes its key before its
+// record, and the old one is shown until then. An unreadable record changes nothing: the last known
+// state stays.
 //
-// A liveness key that is there but is not refreshed is overdue: the store has lost
-// its expiry. The view reports it, and the store, asked to remove that revision,
-// decides whether it is dead: it may hold a refresh that the watcher has not read.
+// A liveness key which exists but is not refreshed is overdue: the store has lost its expiry. The
+// view reports it, and the watch asks the store to remove that revision. The store then decides
+// whether the instance is dead, because it may hold a refresh which the watcher has not read.
+//
+// The states of the connection, see storeContact:
+//
+//	contactNever    nothing read yet          startReading -> contactReading
+//	contactReading  the store sends all keys  finishReading -> contactLive
+//	contactLive     changes arrive            markDisconnected -> contactLost
+//	contactLost     the last set is kept      startReading -> contactReading
 type view struct {
 	ttl      time.Duration
 	entries  map[kv.WorkerID]*viewEntry
 	contact  contact
-	complete bool // everything was read once
-	// trustless is until when a liveness key that runs out proves nothing.
+	complete bool // everything was read at least once
+	// untrustedUntil: before this time an expired liveness key does not prove that its instance is
+	// dead.
 	trustless time.Time
-	// touched is set by whatever may change set, next or garbage; refreshes of
-	// what is confirmed do not. The watch resets it.
+	// changed is set by every input that may change shownInstances, nextDeadline or takeGarbage;
+	// refreshes of confirmed instances do not set it. The watch resets it.
 	touched bool
 }
 
-// contact is the state of the connection to the store.
+// storeContact is the state of the connection to the store.
 type contact uint8
 
 const (
 	never   contact = iota // nothing was ever read
-	lost                   // what is shown is what was last known
-	reading                // the store is telling everything that it has
+	lost                   // the last known set is shown
+	reading                // the store is sending everything it has
 	live
 )
 
-// viewEntry is one instance. It exists while it is shown or its record exists.
+// viewEntry is one instance. It exists while the instance is shown or has a record or a liveness
+// key.
 type viewEntry struct {
 	instance Instance
 	revision uint64 // of the record
-	record   bool   // the record is there; while reading: was seen
-	alive    bool   // the liveness key is there; while reading: was seen
+	record   bool   // the record exists; while reading: was seen
+	alive    bool   // the liveness key exists; while reading: was seen
 	shown    bool
 	doubt    bool      // shown as unconfirmed
-	deadline time.Time // of the doubt; zero while contact is lost
-	idle     time.Time // since when a record is without liveness key
+	deadline time.Time // when an unconfirmed instance is dropped; zero while contact is lost
+	idle     time.Time // since when the record has no liveness key
 
-	// lease is the revision of the liveness key, 0 if the store has none and
-	// judges liveness itself; renewed is when the watch first read that revision,
-	// or when contact with the store returned.
+	// leaseRevision is the revision of the liveness key, or 0 if the store has no such key and
+	// judges liveness itself. renewedAt is when the watch first read that revision, or when contact
+	// with the store returned.
 	lease   uint64
 	renewed time.Time
 }
@@ -71,13 +79,13 @@ func newView(ttl time.Duration) *view {
 	return &view{ttl: ttl, entries: make(map[kv.WorkerID]*viewEntry)}
 }
 
-// begin notes that the store begins to tell everything.
+// startReading records that the store starts to send everything.
 func (v *view) begin() {
 	v.disconnect()
 	v.contact = reading
 }
 
-// disconnect notes that the store is out of reach.
+// markDisconnected records that the store is unreachable.
 func (v *view) disconnect() {
 	for _, e := range v.entries {
 		e.record, e.alive = false, false
@@ -89,7 +97,7 @@ func (v *view) disconnect() {
 	}
 }
 
-// synced notes that the store has told everything. The first time what has no
+// finishReading records that the store has sent everything. The first time, an instance without
 // liveness key is dead; after an interruption it gets one more TTL.
 func (v *view) synced(now time.Time) {
 	v.touched = true
@@ -104,7 +112,7 @@ func (v *view) synced(now time.Time) {
 	}
 }
 
-// put notes a record.
+// putRecord records a new or changed record.
 func (v *view) put(now time.Time, in Instance, revision uint64) {
 	e := v.entry(in.ID)
 	e.instance, e.revision, e.record = in, revision, true
@@ -115,17 +123,17 @@ func (v *view) put(now time.Time, in Instance, revision uint64) {
 	v.settle(in.ID, e, now)
 }
 
-// keep notes a record that cannot be read: what was known of it stays.
+// keepRecord records that a record is unreadable: its last known content stays.
 func (v *view) keep(now time.Time, id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil || e.instance.Kind == "" {
-		return // nothing was known
+		return // no earlier content is known
 	}
 	e.record, v.touched = true, true
 	v.settle(id, e, now)
 }
 
-// removed notes that a record is gone because somebody removed it.
+// removeRecord records that a record was removed explicitly.
 func (v *view) removed(id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil {
@@ -136,8 +144,8 @@ func (v *view) removed(id kv.WorkerID) {
 	v.discard(id, e)
 }
 
-// refresh notes a liveness key of the given revision. It comes before the record
-// of a new instance, and again and again afterwards. Revision 0 is never overdue.
+// refreshLease records a liveness key of the given revision. For a new instance it precedes the
+// record, and it repeats with each refresh. Revision 0 is never overdue.
 func (v *view) refresh(now time.Time, id kv.WorkerID, revision uint64) {
 	e := v.entry(id)
 	e.lease, e.renewed = revision, now
@@ -148,7 +156,7 @@ func (v *view) refresh(now time.Time, id kv.WorkerID, revision uint64) {
 	v.settle(id, e, now)
 }
 
-// expired notes that a liveness key is gone.
+// expireLease records that a liveness key is gone.
 func (v *view) expired(now time.Time, id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil {
@@ -161,14 +169,14 @@ func (v *view) expired(now time.Time, id kv.WorkerID) {
 	v.settle(id, e, now)
 }
 
-// settle decides how an entry is shown; only what a live store says counts,
-// except that what it confirms while reading is confirmed.
+// updateEntry decides how an entry is shown. Only a live store's data counts, except that a record
+// and key seen while reading confirm the instance.
 func (v *view) settle(id kv.WorkerID, e *viewEntry, now time.Time) {
 	switch {
 	case e.record && e.alive:
 		e.shown, e.doubt = true, false
 	case v.contact != live || !e.shown:
-	case e.doubt && !e.deadline.IsZero(): // decided already
+	case e.doubt && !e.deadline.IsZero(): // already decided
 	case now.Before(v.trustless):
 		e.doubt, e.deadline = true, now.Add(v.ttl)
 	default:
@@ -180,7 +188,7 @@ func (v *view) settle(id kv.WorkerID, e *viewEntry, now time.Time) {
 	v.discard(id, e)
 }
 
-// tick drops what has been in doubt for too long.
+// dropUnconfirmed removes the instances which have been unconfirmed for too long.
 func (v *view) tick(now time.Time) {
 	for id, e := range v.entries {
 		if e.doubt && !e.deadline.IsZero() && !now.Before(e.deadline) {
@@ -191,7 +199,8 @@ func (v *view) tick(now time.Time) {
 	}
 }
 
-// next returns when tick, garbage or overdue will have something to do; zero if never.
+// nextDeadline returns when dropUnconfirmed, takeGarbage or takeOverdue will have work; zero if
+// never.
 func (v *view) next() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {
@@ -213,20 +222,20 @@ func (v *view) next() time.Time {
 	return next
 }
 
-// deadRecord is a record whose holder is gone.
+// deadRecord is a record whose process is dead.
 type deadRecord struct {
 	id       kv.WorkerID
 	revision uint64
 }
 
-// garbage returns the records that have had no liveness key for two TTLs, in
-// order, each once: someone has to remove what a crashed process left behind.
+// takeGarbage returns the records which have had no liveness key for two TTLs, ordered by id, each
+// once: watchers remove what crashed processes left behind.
 func (v *view) garbage(now time.Time) []deadRecord {
 	var dead []deadRecord
 	for id, e := range v.entries {
 		if v.isGarbage(e) && !now.Before(e.idle.Add(2*v.ttl)) {
 			dead = append(dead, deadRecord{id, e.revision})
-			e.idle, v.touched = now, true // should the removal fail
+			e.idle, v.touched = now, true // retry later in case the removal fails
 		}
 	}
 	slices.SortFunc(dead, func(a, b deadRecord) int { return cmp.Compare(a.id, b.id) })
@@ -243,19 +252,18 @@ type deadLease struct {
 	revision uint64
 }
 
-// overdueAfter is how long a liveness key may stay unchanged: the three refreshes
-// of a TTL, after which the store should have removed it, and half as much again,
-// so that it can.
+// overdueAfter is how long a liveness key may stay unchanged: the three refreshes of a TTL, after
+// which the store should have removed it, and half a TTL more for the store to do so.
 func (v *view) overdueAfter() time.Duration { return v.ttl * 3 / 2 }
 
-// overdue returns the liveness keys that the store should have removed, in order,
-// each once in that time: watchers remove those that it has no expiry for.
+// takeOverdue returns the liveness keys which the store should have removed, ordered by id, each
+// once per overdueAfter: watchers remove the keys whose expiry the store has lost.
 func (v *view) overdue(now time.Time) []deadLease {
 	var dead []deadLease
 	for id, e := range v.entries {
 		if v.isLeased(e) && !now.Before(e.renewed.Add(v.overdueAfter())) {
 			dead = append(dead, deadLease{id, e.lease})
-			e.renewed, v.touched = now, true // should the removal fail
+			e.renewed, v.touched = now, true // retry later in case the removal fails
 		}
 	}
 	slices.SortFunc(dead, func(a, b deadLease) int { return cmp.Compare(a.id, b.id) })
@@ -266,7 +274,7 @@ func (v *view) isLeased(e *viewEntry) bool {
 	return v.contact == live && e.alive && e.lease != 0
 }
 
-// set returns what is shown, ordered by ID.
+// shownInstances returns the shown instances, ordered by ID.
 func (v *view) set() []Instance {
 	var set []Instance
 	for _, e := range v.entries {
@@ -289,14 +297,14 @@ func (v *view) entry(id kv.WorkerID) *viewEntry {
 	return e
 }
 
-// discard forgets an entry of which nothing is left.
+// discardEmpty deletes an entry which has no content left.
 func (v *view) discard(id kv.WorkerID, e *viewEntry) {
 	if !e.shown && !e.record && !e.alive {
 		delete(v.entries, id)
 	}
 }
 
-// Check states the invariants.
+// Check verifies the invariants.
 func (v *view) Check() error {
 	for id, e := range v.entries {
 		switch {

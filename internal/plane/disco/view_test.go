@@ -173,7 +173,7 @@ func TestViewRandom(t *testing.T) {
 			if err := v.Check(); err != nil {
 				fail("step %d: %v", step, err)
 			}
-			// Whoever is alive by every sign is shown, at any time.
+			// An instance which is alive by all signs is always shown.
 			if connected {
 				set := v.set()
 				for id, addr := range records {

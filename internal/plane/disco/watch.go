@@ -14,47 +14,46 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// change is what the reader of the bucket tells the watch.
+// storeChange is a change which the reader of the bucket passes to the watch.
 type change struct {
 	what     changeKind
 	id       kv.WorkerID
-	instance Instance // of recordPut
-	revision uint64   // of recordPut and leasePut
-	pending  bool     // more is on its way
-	err      error    // of what is refused or unreadable
+	instance Instance // for recordPut
+	revision uint64   // for recordPut and leasePut
+	pending  bool     // more changes are about to follow
+	err      error    // of foreign keys and unreadable records
 }
 
 type changeKind uint8
 
 const (
 	readingBegun changeKind = iota
-	readingDone             // everything that was there has been told
-	readingLost             // it will begin again
-	readingEnded            // it will not
+	readingDone             // all existing keys have been sent
+	readingLost             // it will start again
+	readingEnded            // it will not start again
 	recordPut
 	recordGone
-	recordUnreadable // it is there, whatever it says
+	recordUnreadable // the record exists but cannot be decoded
 	leasePut
 	leaseGone
-	strayKey // nobody who uses this package can have written it
+	strayKey // no user of this package can have written the key
 )
 
-// watcher is one Watch: a reader goroutine that follows the bucket through every
-// interruption, and the caller's goroutine, which keeps the view, its timer and
-// calls the sink.
+// natsWatcher is one Watch. A reader goroutine follows the bucket across interruptions. The
+// caller's goroutine owns the view and its timer, and calls the sink.
 type watcher struct {
 	reg     *NATS
 	kind    Kind
 	changes chan change // unbuffered: the reader waits for the sink
 	view    *view
 	sink    func([]Instance)
-	shown   []Instance // last given to sink
+	shown   []Instance // the last set passed to sink
 	any     bool       // sink was called
 	reports throttle
 }
 
-// Watch implements Registry. The first set comes once the store has been
-// reached. It fails only if the connection is closed.
+// Watch implements Registry. The first set arrives once the store has been reached. Watch fails
+// only if the connection is closed.
 func (r *NATS) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
@@ -73,14 +72,14 @@ func (r *NATS) Watch(ctx context.Context, kind Kind, sink func([]Instance)) erro
 	return w.run(ctx)
 }
 
-// maxHeld bounds how many changes in a row are applied before the set is shown.
+// maxBatch bounds how many changes in a row are applied before the set is shown.
 const maxHeld = 1024
 
-// run applies changes and the passing of time to the view.
+// runWatch applies changes and the passing of time to the view.
 func (w *watcher) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	held := 0 // changes that were not shown because more were on their way
+	held := 0 // applied changes that were not shown yet
 	for {
 		pending := false
 		select {
@@ -94,7 +93,7 @@ func (w *watcher) run(ctx context.Context) error {
 			pending = c.pending && held < maxHeld
 		case <-timer.C:
 			w.view.tick(time.Now())
-			w.view.touched = true // something was due, be it only garbage or a lease
+			w.view.touched = true // a deadline has passed, perhaps only of garbage or a lease
 		}
 		if pending {
 			held++
@@ -139,7 +138,7 @@ func (w *watcher) apply(now time.Time, c change) {
 	}
 }
 
-// report counts what could not be read and logs some of it.
+// reportUnreadable counts unreadable records and foreign keys, and logs some of them.
 func (w *watcher) report(now time.Time, c change) {
 	w.reg.malformed.Add(1)
 	if n, ok := w.reports.admit(now); ok {
@@ -147,8 +146,8 @@ func (w *watcher) report(now time.Time, c change) {
 	}
 }
 
-// show calls sink if what is shown has changed. While the store tells everything
-// it has, the picture is half: it is not shown.
+// showSet calls sink if the set has changed. While the store is still sending everything, the set
+// is incomplete and is not shown.
 func (w *watcher) show() {
 	if w.view.contact == never || w.view.contact == reading {
 		return
@@ -161,26 +160,25 @@ func (w *watcher) show() {
 	w.sink(set)
 }
 
-// collect removes what the dead left: liveness keys that the store does not expire,
-// and records. That another watcher does the same, or that the dead come back
-// meanwhile, does no harm: the revision decides.
+// removeDead removes the keys of dead processes: liveness keys that the store does not expire, and
+// records. It is harmless if another watcher does the same, or if the process returns meanwhile,
+// because each removal is conditional on the revision.
 func (w *watcher) collect(ctx context.Context) {
 	now := time.Now()
 	for _, d := range w.view.overdue(now) {
 		if w.expire(ctx, d) != nil {
-			return // they are due again later
+			return // they are overdue again later
 		}
 	}
 	for _, d := range w.view.garbage(now) {
 		if _, err := w.purge(ctx, recordKey(name{w.kind, d.id}), d.revision); err != nil {
-			return // after two more TTLs they are due again
+			return // they are garbage again after two TTLs
 		}
 	}
 }
 
-// expire removes a liveness key in place of the store, unless it has been refreshed.
-// What follows from its end follows when the store tells of it, as it does of a key
-// that ran out.
+// removeOverdueLease removes a liveness key in place of the store, unless it was refreshed. Its
+// removal takes effect on the view when the store reports it, as for an expired key.
 func (w *watcher) expire(ctx context.Context, d deadLease) error {
 	removed, err := w.purge(ctx, leaseKey(name{w.kind, d.id}), d.revision)
 	if removed {
@@ -189,8 +187,8 @@ func (w *watcher) expire(ctx context.Context, d deadLease) error {
 	return err
 }
 
-// purge removes a key of the bucket if rev is still its last revision, and reports
-// whether it was.
+// purgeKey removes a key of the bucket if rev is still its last revision, and reports whether it
+// was.
 func (w *watcher) purge(ctx context.Context, key string, rev uint64) (removed bool, err error) {
 	err = natsd.While(ctx, w.reg.nc, "collect", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -204,9 +202,8 @@ func (w *watcher) purge(ctx context.Context, key string, rev uint64) (removed bo
 	return removed, err
 }
 
-// follow reads the bucket until ctx ends. After every interruption it reads all
-// of it again: marks of removed keys do not last, so what is missing is what was
-// removed.
+// followBucket reads the bucket until ctx ends. After every interruption it reads the whole bucket
+// again: deletion markers expire, so a missing key counts as removed.
 func (w *watcher) follow(ctx context.Context) {
 	log := w.reg.cfg.Log
 	interrupted := false
@@ -229,11 +226,11 @@ func (w *watcher) follow(ctx context.Context) {
 			interrupted = true
 			log.Warn("discovery watch interrupted", "kind", w.kind, "err", err)
 		}
-		_ = backoff.Pause(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the end of ctx shows in the next attempt
+		_ = backoff.Pause(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // ctx is checked above
 	}
 }
 
-// read tells all keys of the kind, then every change, until something fails.
+// readBucket sends all keys of the kind, then every change, until an error.
 func (w *watcher) read(ctx context.Context, resumed func()) error {
 	err := natsd.While(ctx, w.reg.nc, "watch "+string(w.kind), func(ctx context.Context) error {
 		_, err := w.reg.bucket(ctx)
@@ -256,7 +253,7 @@ func (w *watcher) read(ctx context.Context, resumed func()) error {
 	})
 }
 
-// tell passes a change to the caller's goroutine.
+// sendChange passes a change to the caller's goroutine.
 func (w *watcher) tell(ctx context.Context, c change) {
 	select {
 	case w.changes <- c:
@@ -264,7 +261,7 @@ func (w *watcher) tell(ctx context.Context, c change) {
 	}
 }
 
-// interpret reads one message of the bucket.
+// decodeMessage decodes one message of the bucket.
 func (w *watcher) interpret(m natsd.Msg) change {
 	word, id, ok := w.reg.splitSubject(w.kind, m.Subject)
 	c := change{id: id, revision: m.Seq, pending: m.Pending > 0}
@@ -277,7 +274,7 @@ func (w *watcher) interpret(m natsd.Msg) change {
 	case word == leaseWord && gone:
 		c.what = leaseGone
 	case word == leaseWord:
-		c.what = leasePut // that it is there is all that counts
+		c.what = leasePut // only its existence matters
 	default:
 		r, err := decodeRecord(w.kind, id, m.Data)
 		c.what, c.instance = recordPut, r.Instance
@@ -288,7 +285,7 @@ func (w *watcher) interpret(m natsd.Msg) change {
 	return c
 }
 
-// throttle lets one report through per minute and counts those between.
+// reportThrottle allows one report per minute and counts the others.
 type throttle struct {
 	last time.Time
 	n    uint64

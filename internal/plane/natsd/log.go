@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// logger passes the server's log on and remembers its first fatal message,
-// which is the only way in which the server tells why it did not start.
+// serverLogger forwards the server's log and keeps its first fatal message, which is the only way to
+// learn why the server did not start.
 type logger struct {
 	out  *slog.Logger
-	hurt chan struct{} // has room for one note that a stream takes no writes any more
+	hurt chan struct{} // signals that a stream accepts no more writes; capacity one
 	mu   struct {
 		sync.Mutex
 		fatal string
@@ -36,11 +36,11 @@ func (l *logger) Errorf(format string, v ...any) {
 	}
 	select {
 	case l.hurt <- struct{}{}:
-	default: // it is known
+	default: // already signaled
 	}
 }
 
-// Fatalf does not end the process: that is Start's caller's decision.
+// Fatalf does not end the process; that decision is left to the caller of Start.
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,7 +49,7 @@ func (l *logger) Fatalf(format string, v ...any) {
 	}
 }
 
-// Debugf and Tracef are switched off in the server.
+// Debugf and Tracef are disabled in the server.
 func (l *logger) Debugf(string, ...any) {}
 func (l *logger) Tracef(string, ...any) {}
 

@@ -9,19 +9,18 @@ import (
 	"penstock/internal/backoff"
 )
 
-// writeError is what the server logs, in lower case, when a write of a stream has
-// failed, as on a full disk. From then on that stream takes nothing, not even when
-// there is room again, until the server is started anew; there is no other sign of
-// it that a program could see, not even in the server's health.
+// writeErrorText is contained, in lower case, in the server's log when a write of a stream has
+// failed, for example on a full disk. From then on the stream accepts no writes, even when there is
+// space again, until the server is restarted. A program can detect this only from the log, not even
+// from the server's health.
 const writeError = "critical write error"
 
-// probeSize is how much room a directory must have, in bytes, before the server is
-// started anew in it: some blocks of some streams.
+// probeSize is how much free space a directory must have before the server is restarted in it, in
+// bytes: a few blocks of a few streams.
 const probeSize = 16 << 20
 
-// watch starts the server anew, when a stream has failed to write and there is room
-// for it, until ctx ends. Clients see an interruption of moments, which all planes
-// live through.
+// watchWrites restarts the server when a stream has failed to write and there is space again, until
+// ctx ends. Clients see a short interruption, which all planes tolerate.
 func (s *Server) watch(ctx context.Context) {
 	for {
 		select {
@@ -37,8 +36,8 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-// mend waits for room and replaces the server, however often that takes. It returns
-// an error if ctx ended.
+// restartWhenWritable waits for free space and replaces the server, with as many attempts as
+// needed. It returns an error if ctx ended.
 func (s *Server) mend(ctx context.Context) error {
 	wait := backoff.Backoff{Least: 250 * time.Millisecond, Most: 5 * time.Second}
 	for {
@@ -55,7 +54,7 @@ func (s *Server) mend(ctx context.Context) error {
 	}
 }
 
-// probe returns nil if a directory takes new data.
+// probeSpace returns nil if new data can be written to the directory.
 func probe(dir string) (err error) {
 	f, err := os.CreateTemp(dir, "room-")
 	if err != nil {
@@ -71,7 +70,7 @@ func probe(dir string) (err error) {
 	return f.Sync()
 }
 
-// replace ends the server and starts another at the same port over the same data.
+// replaceServer stops the server and starts another at the same port with the same data.
 func (s *Server) replace() error {
 	old := s.current().nats
 	old.Shutdown()

@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestMend: when a stream has failed to write, the server is started anew at the
-// same port over the same data, and connections of both kinds go on. That the
-// server says so in this way is seen by filling a disk, which test/chaos does.
+// TestMend: when a stream has failed to write, the server is restarted at the same port with the
+// same data, and connections of both kinds continue. test/chaos fills a disk to check that the
+// server really logs the failure like this.
 func TestMend(t *testing.T) {
 	for _, listen := range []string{"", "127.0.0.1:0"} {
 		var replaced atomic.Int32

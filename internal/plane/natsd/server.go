@@ -29,22 +29,22 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		current instance       // zero until it was started; replaced by mend
-		serving *server.Server // current.nats when clients can use it, nil before
+		current instance       // zero before the first start; replaced by replaceServer
+		serving *server.Server // current.nats when clients can use it, otherwise nil
 	}
-	stop context.CancelFunc // ends watch
-	ends sync.WaitGroup     // watch
+	stop context.CancelFunc // stops watchWrites
+	ends sync.WaitGroup     // waits for watchWrites
 }
 
-// instance is one server of those that run one after another, and what it logs: what
-// the one before says at its end is no reason to replace its successor.
+// serverInstance is one of the servers that run one after another, with its own log: errors which a
+// server logs while it stops are no reason to replace its successor.
 type instance struct {
 	nats *server.Server
 	log  *logger
 }
 
-// Start starts a server and returns when clients can use it, within
-// milliseconds if DataDir is empty or small.
+// Start starts a server and returns when clients can use it. With an empty or small DataDir that
+// takes milliseconds.
 func Start(cfg Config) (_ *Server, err error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -71,8 +71,8 @@ func Start(cfg Config) (_ *Server, err error) {
 	if err := s.launch(options(&cfg, dir)); err != nil {
 		return nil, err
 	}
-	if addr, ok := s.current().nats.Addr().(*net.TCPAddr); ok { // the next one listens at the same port
-		host, _, _ := cfg.hostPort() // Validate has seen it
+	if addr, ok := s.current().nats.Addr().(*net.TCPAddr); ok { // a replacement listens at the same port
+		host, _, _ := cfg.hostPort() // Validate has checked it
 		s.cfg.Listen = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -81,7 +81,7 @@ func Start(cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// launch starts a server and returns when clients can use it.
+// launchServer starts a server and returns when clients can use it.
 func (s *Server) launch(o *server.Options) error {
 	log := newLogger(s.log)
 	ns, err := server.NewServer(o)
@@ -105,16 +105,16 @@ func (s *Server) launch(o *server.Options) error {
 	return nil
 }
 
-// current returns the server that runs now; its nats is nil if none was started.
+// currentServer returns the running server; its nats is nil if none was started.
 func (s *Server) current() instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.current
 }
 
-// InProcessConn implements nats.InProcessConnProvider for connections that go on
-// when the server was replaced. It fails while a server starts: one takes connections
-// within the process before its streams are there, and would answer that there are none.
+// InProcessConn implements nats.InProcessConnProvider for connections which survive a replacement
+// of the server. It fails while a server starts: a starting server accepts in-process connections
+// before its streams are loaded, and would report that there are none.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.mu.serving
@@ -125,20 +125,20 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// tlsTimeout bounds the handshake of a connection.
+// tlsTimeout bounds the TLS handshake of a connection.
 const tlsTimeout = 5 * time.Second
 
 func options(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
 		ServerName:         "penstock",
 		DontListen:         cfg.Listen == "",
-		NoSigs:             true, // signals are the program's
+		NoSigs:             true, // the program handles signals
 		JetStream:          true,
 		StoreDir:           dir,
 		JetStreamMaxStore:  cfg.MaxStore,
 		JetStreamMaxMemory: cfg.MaxMemory,
-		// A client that vanished without closing its connection is dropped, and
-		// its subscriptions with it, within about 15 s.
+		// A client which vanished without closing its connection is dropped with its subscriptions
+		// within about 15 s.
 		PingInterval:  5 * time.Second,
 		MaxPingsOut:   2,
 		Authorization: cfg.Token,
@@ -148,7 +148,7 @@ func options(cfg *Config, dir string) *server.Options {
 		o.TLSVerify = cfg.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	}
 	if cfg.Listen != "" {
-		o.Host, o.Port, _ = cfg.hostPort() // Validate has seen it
+		o.Host, o.Port, _ = cfg.hostPort() // Validate has checked it
 		if o.Host == "" {
 			o.Host = "0.0.0.0"
 		}
@@ -159,7 +159,7 @@ func options(cfg *Config, dir string) *server.Options {
 	return o
 }
 
-// explain adds to the server's last words what the operator can do.
+// explainStartError adds advice for the operator to the server's fatal message.
 func explain(msg string, cfg *Config, dir string) error {
 	switch {
 	case strings.HasPrefix(msg, "Error listening on port"):
@@ -170,7 +170,7 @@ func explain(msg string, cfg *Config, dir string) error {
 	return errors.New(msg)
 }
 
-// URL returns where other processes reach the server; "" if it does not listen.
+// URL returns the address of the server for other processes; "" if it does not listen.
 func (s *Server) URL() string {
 	addr, ok := s.current().nats.Addr().(*net.TCPAddr)
 	if !ok {
@@ -187,8 +187,8 @@ func (s *Server) URL() string {
 	return scheme + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
-// Store returns what all streams hold, what has been promised to them, and what they may hold
-// together, in bytes of files; ok is false while the server is not there.
+// StoreUsage returns, in bytes of files, how much all streams store, how much is reserved for them,
+// and the limit. ok is false while no server is running.
 func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
 	info, err := s.current().nats.Jsz(nil)
 	if err != nil || info.Disabled || info.Config.MaxStore <= 0 {
@@ -197,8 +197,8 @@ func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
 	return info.Store, info.ReservedStore, uint64(info.Config.MaxStore), true
 }
 
-// Connect returns a connection within the process, which the caller closes
-// before the server. It survives interruptions as one over a network does.
+// Connect returns an in-process connection. The caller must close it before the server. It survives
+// interruptions like a network connection.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
 	opts := append(connOptions(name, s.log), nats.InProcessServer(s))
 	if s.cfg.Token != "" {
@@ -211,8 +211,7 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// Close stops the server, waits for it and removes what was temporary. It is
-// idempotent.
+// Close stops the server, waits for it, and removes temporary files. It is idempotent.
 func (s *Server) Close() error {
 	s.close.Do(func() {
 		s.stop()

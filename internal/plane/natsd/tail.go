@@ -10,17 +10,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrInterrupted is in the chain of Tail's error when the reading broke off in
-// a way that reading anew can mend: the connection was lost, a message is
-// missing, or the server gave the consumer up.
+// ErrInterrupted is in the chain of Tail's error when reading again may succeed: the connection was
+// lost, a message is missing, or the server deleted the consumer.
 var ErrInterrupted = errors.New("interrupted")
 
-// From says where Tail begins.
+// TailStart selects where Tail starts.
 type From struct {
 	// Subjects to read; at least one.
 	Subjects []string
-	// Seq is the first sequence number. 0 means instead the last message of each
-	// subject and then everything that follows.
+	// Seq is the first sequence number. 0 means the last message of each subject, followed by all
+	// new messages.
 	Seq uint64
 }
 
@@ -30,25 +29,24 @@ type Msg struct {
 	Header  nats.Header
 	Data    []byte
 	Seq     uint64
-	// Pending is how many further messages were waiting when this one was sent.
+	// Pending is how many further messages were waiting when the server sent this one.
 	Pending uint64
 }
 
 const (
-	// tailLook is after how much silence a reader that has not caught up asks what is
-	// still to come. One that has caught up waits for two beats.
+	// tailCheckInterval is the silence after which a reader which has not caught up asks the server
+	// what is pending. A reader which has caught up waits for two heartbeats.
 	tailLook = time.Second
-	// tailLooks is how many answers in a row may say that messages were sent which
-	// have not come, before they count as lost.
+	// maxOverdueChecks is how many consecutive answers may say that messages were sent which have
+	// not arrived, before these count as lost.
 	tailLooks = 10
 )
 
-// Tail reads a stream through a throwaway consumer: it passes each message to
-// sink, in order and once, until ctx ends (it returns nil then), sink fails
-// (sink's error), or it cannot vouch for the next message any more
-// (ErrInterrupted). caughtUp is called once, when everything that was there at
-// the start has been passed on or is gone. What the server has sent and the reader
-// has not got is neither: a slow connection or process delays caughtUp.
+// Tail reads a stream through an ephemeral consumer. It passes each message to sink, in order and
+// once, until ctx ends (it returns nil), sink fails (it returns sink's error), or it cannot
+// guarantee the next message (ErrInterrupted). It calls caughtUp once, when every message that
+// existed at the start has been passed to sink or was removed. Messages which were sent but not
+// received are neither: a slow connection or process delays caughtUp.
 func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
 	cctx, stop := WhileConnected(ctx, nc)
 	defer stop()
@@ -69,7 +67,7 @@ func tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream str
 	}
 	r := newReader(stream, cons, sink, caughtUp)
 	err = r.run(ctx, nc)
-	if !errors.Is(err, ErrInterrupted) { // else the server may be unable to answer
+	if !errors.Is(err, ErrInterrupted) { // otherwise the server may be unable to answer
 		deleteConsumer(ctx, js, stream, cons.CachedInfo().Name)
 	}
 	return err
@@ -83,7 +81,7 @@ func consumerConfig(from From) jetstream.ConsumerConfig {
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
-		InactiveThreshold: time.Minute, // should we vanish
+		InactiveThreshold: time.Minute, // in case this process crashes
 	}
 	if from.Seq == 0 {
 		cc.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
@@ -91,8 +89,8 @@ func consumerConfig(from From) jetstream.ConsumerConfig {
 	return cc
 }
 
-// deleteConsumer spares the server the wait for the inactivity threshold, which
-// remains the safety net.
+// deleteConsumer deletes the consumer at once, so the server need not wait for InactiveThreshold,
+// which remains the fallback.
 func deleteConsumer(ctx context.Context, js jetstream.JetStream, stream, name string) {
 	if !js.Conn().IsConnected() {
 		return
@@ -102,18 +100,18 @@ func deleteConsumer(ctx context.Context, js jetstream.JetStream, stream, name st
 	_ = js.DeleteConsumer(ctx, stream, name)
 }
 
-// reader is the state of one Tail.
+// tailReader is the state of one Tail.
 type reader struct {
 	stream   string
 	cons     jetstream.Consumer
 	sink     func(Msg) error
 	caughtUp func() // nil once called
-	behind   uint64 // messages there were at the start
-	last     uint64 // the consumer's number of the last message
+	behind   uint64 // number of messages at the start
+	last     uint64 // the consumer's sequence number of the last message
 	look     time.Duration
-	heard    bool // something came since the last tick
-	quiet    int  // ticks in a row before which nothing came
-	overdue  int  // looks in a row that found messages sent which have not come
+	heard    bool // something was received since the last tick
+	quiet    int  // consecutive ticks without a received message
+	overdue  int  // consecutive checks which found sent messages that have not arrived
 }
 
 func newReader(stream string, cons jetstream.Consumer, sink func(Msg) error, caughtUp func()) *reader {
@@ -123,7 +121,7 @@ func newReader(stream string, cons jetstream.Consumer, sink func(Msg) error, cau
 	}
 }
 
-// run reads until something fails.
+// readMessages reads until an error.
 func (r *reader) run(ctx context.Context, nc *nats.Conn) error {
 	p, err := newPuller(nc, r.stream, r.cons.CachedInfo().Name)
 	if err != nil {
@@ -155,7 +153,7 @@ func (r *reader) run(ctx context.Context, nc *nats.Conn) error {
 	}
 }
 
-// take passes a message on, and asks for more when the request is used up.
+// handleMessage passes a message on, and sends a new request when the current one is used up.
 func (r *reader) take(ctx context.Context, p *puller, m *nats.Msg) error {
 	r.heard = true
 	message, over, err := p.accept(m)
@@ -171,8 +169,8 @@ func (r *reader) take(ctx context.Context, p *puller, m *nats.Msg) error {
 	return r.pass(ctx, m)
 }
 
-// lookAround is what the reader does at each tick: it asks the server when nothing came
-// since the last one, or for two beats when nothing need come.
+// handleTick asks the server for the consumer's state if nothing was received since the last tick,
+// or, after catching up, for two heartbeats.
 func (r *reader) lookAround(ctx context.Context, p *puller) error {
 	if r.heard {
 		r.heard, r.quiet = false, 0
@@ -183,7 +181,7 @@ func (r *reader) lookAround(ctx context.Context, p *puller) error {
 	if r.caughtUp == nil {
 		interval = tailBeat
 	}
-	lost := time.Duration(r.quiet)*interval >= 2*tailBeat // the request is, or its beats
+	lost := time.Duration(r.quiet)*interval >= 2*tailBeat // the request or its heartbeats were lost
 	if r.caughtUp == nil && !lost {
 		return nil
 	}
@@ -200,9 +198,8 @@ func (r *reader) lookAround(ctx context.Context, p *puller) error {
 	return nil
 }
 
-// ask finds out what a silence means: everything has come, or was removed before it
-// was sent; the server sent messages that are under way, or lost; or it does not
-// know the reader any more.
+// checkProgress finds out what a silence means: everything has arrived or was removed before it was
+// sent; sent messages are in flight or lost; or the server no longer knows the consumer.
 func (r *reader) ask(ctx context.Context) error {
 	info, err := r.cons.Info(ctx)
 	if err != nil {
@@ -219,7 +216,8 @@ func (r *reader) ask(ctx context.Context) error {
 	return nil
 }
 
-// check calls caughtUp if nothing is pending, or all of the start has come.
+// checkCaughtUp calls caughtUp if nothing is pending, or every message that existed at the start
+// has arrived.
 func (r *reader) check(pending uint64) {
 	if r.caughtUp != nil && (pending == 0 || r.last >= r.behind) {
 		f := r.caughtUp
@@ -228,8 +226,8 @@ func (r *reader) check(pending uint64) {
 	}
 }
 
-// pass hands one message to sink. Consumers number what they send from 1
-// without gaps, so a missing number is a missing message.
+// deliverMessage passes one message to sink. Consumers number what they send from 1 without gaps,
+// so a missing number is a missing message.
 func (r *reader) pass(ctx context.Context, m *nats.Msg) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -8,18 +8,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// envelope is what travels with a call beside its method and body: how much time
-// the caller has left, and the trace that the call is part of.
+// callMetadata travels with a call in addition to its method and body: the caller's remaining time
+// and trace context.
 type envelope struct {
-	// budget is the time to the caller's deadline; 0 is no deadline. It travels as
-	// a length, not as a moment: clocks differ.
+	// budget is the time left until the caller's deadline; 0 means no deadline. It is a duration,
+	// not a point in time, because clocks differ.
 	budget time.Duration
-	// parent and state are the headers traceparent and tracestate of W3C Trace
-	// Context; "" without a trace.
+	// parent and state are the W3C Trace Context headers traceparent and tracestate; "" without a
+	// trace.
 	parent, state string
 }
 
-// maxTrace bounds parent and state, in bytes; what is longer does not travel.
+// maxTrace bounds parent and state, in bytes. Longer values are not sent.
 const maxTrace = 512
 
 const (
@@ -27,7 +27,7 @@ const (
 	traceState  = "tracestate"
 )
 
-// envelop returns what a call under ctx carries. ctx has not ended.
+// newCallMetadata returns the metadata of a call under ctx. ctx has not ended.
 func envelop(ctx context.Context) envelope {
 	var e envelope
 	if at, ok := ctx.Deadline(); ok {
@@ -44,8 +44,8 @@ func envelop(ctx context.Context) envelope {
 	return e
 }
 
-// open returns the context of a handler: it ends with parent or when the caller's
-// time is up, and knows the caller's trace.
+// handlerContext returns the context of a handler. It ends with parent or when the caller's budget
+// is used up, and carries the caller's trace.
 func (e envelope) open(parent context.Context) (context.Context, context.CancelFunc) {
 	if e.parent != "" {
 		parent = propagation.TraceContext{}.Extract(parent, propagation.MapCarrier{traceParent: e.parent, traceState: e.state})
@@ -56,15 +56,15 @@ func (e envelope) open(parent context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(parent, e.budget)
 }
 
-// millis returns the budget in whole milliseconds, at most what four bytes hold. It
-// counts upwards: none is no deadline.
+// budgetMillis returns the budget in milliseconds, rounded up because 0 means no deadline, and at
+// most what four bytes hold.
 func (e envelope) millis() int64 {
 	return min(int64((e.budget+time.Millisecond-1)/time.Millisecond), 1<<32-1)
 }
 
-// over returns ctx's error if it has ended. When its deadline has passed it waits
-// for that end, which is a moment away: the handler's clock, which runs beside it,
-// may have been the faster, and what the handler says then is an echo.
+// contextErr returns ctx's error if ctx has ended. If ctx's deadline has passed, it first waits for
+// ctx to end, which takes a moment at most: the handler's timer runs in parallel and may have fired
+// first, so the handler's error may only echo the deadline.
 func over(ctx context.Context) error {
 	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
 		<-ctx.Done()

@@ -458,7 +458,7 @@ func TestHTTPServeRefusesAddresses(t *testing.T) {
 	}
 }
 
-// brokenBody is a body of which nothing comes.
+// brokenBody is a body whose reads fail.
 type brokenBody struct{}
 
 func (brokenBody) Read([]byte) (int, error) { return 0, errors.New("broken") }

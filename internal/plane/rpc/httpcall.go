@@ -25,15 +25,15 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 	case err != nil:
 		return err
 	case p.cfg.ClientTLS != nil && u.Scheme == "http":
-		// Else whoever can enter an address in discovery would get prompts, and the
-		// token, without a certificate.
+		// Otherwise an attacker with write access to discovery would get prompts, and the token,
+		// without a certificate.
 		return fault.New(fault.Unavailable, "call %s: this process calls over TLS, and %s is without; give the server the rpc TLS settings too", method, addr)
 	}
 	src := &bodySource{}
 	src.mu.b = body
 	defer src.close()
 	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStart{}, time.Now()))
-	defer cancel() // a stream that has not ended is reset
+	defer cancel() // resets the stream unless it has ended
 
 	req := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Header: make(http.Header),
@@ -60,7 +60,7 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 	return receiveHTTP(ctx, resp.Body, addr, method, recv)
 }
 
-// strange returns what an answer means that is none of ours.
+// unexpectedAnswer returns the error for a response which does not come from this plane.
 func (p *HTTP) strange(resp *http.Response, addr, method string) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		return fault.New(fault.Unavailable, "call %s: the server at %s refuses this process's rpc token; give both the same", method, addr)
@@ -68,7 +68,7 @@ func (p *HTTP) strange(resp *http.Response, addr, method string) error {
 	return fault.New(fault.Unavailable, "call %s: what answers at %s with status %d is no server of this plane; check the address", method, addr, resp.StatusCode)
 }
 
-// receiveHTTP passes the frames of an answer to recv until its end.
+// receiveHTTP passes the frames of an answer to recv until the answer ends.
 func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv func([]byte) error) error {
 	r := recordReader{r: bufio.NewReader(body)}
 	for {
@@ -87,18 +87,18 @@ func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv 
 			}
 			continue
 		}
-		// The end of the stream comes with it; a stream that is read to its end
-		// needs no reset.
+		// The end of the stream arrives with the last record. A stream which was read to its end
+		// need not be reset.
 		_, _ = r.r.Peek(1)
 		if err := over(ctx); err != nil {
-			return err // what the handler says is then an echo of it
+			return err // the handler's error only echoes it
 		}
 		return end
 	}
 }
 
-// bodySource is the body of one call. The transport may read it for a moment
-// longer than the call takes, when the slice is its owner's again.
+// bodySource is the body of one call. The transport may read it slightly longer than the call
+// lasts, but then the slice belongs to its owner again.
 type bodySource struct {
 	mu struct {
 		sync.Mutex
@@ -106,10 +106,10 @@ type bodySource struct {
 	}
 }
 
-// open returns the body from its beginning.
+// newReader returns a reader of the whole body.
 func (s *bodySource) open() (io.ReadCloser, error) { return &bodyReader{src: s}, nil }
 
-// close ends every reading of the body.
+// closeReaders makes all further reads of the body fail.
 func (s *bodySource) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,14 +12,13 @@ import (
 	"time"
 )
 
-// httpDialer makes the connections of a plane. Calls that wait for a connection
-// to one server get theirs one after another; those that were there before an
-// attempt failed share its failure, else each would wait for its own, and the
-// last of them for all.
+// httpDialer dials the connections of a plane. Calls that wait for a connection to one server are
+// served one after another. Calls which were already waiting when an attempt failed share its
+// error; otherwise each would wait for its own attempt, and the last one for all of them.
 type httpDialer struct {
 	net       net.Dialer
 	keepAlive time.Duration // bounds the silence of a peer
-	timeout   time.Duration // bounds an attempt
+	timeout   time.Duration // bounds one attempt
 	conf      *tls.Config
 	mu        struct {
 		sync.Mutex
@@ -34,10 +33,10 @@ type dialFailure struct {
 	err error
 }
 
-// maxFailed bounds the addresses whose last failure is kept.
+// maxFailed bounds the number of addresses whose last failure is remembered.
 const maxFailed = 256
 
-// callStart is the key under which a call's context has the time of its start.
+// callStartKey is the context key of a call's start time.
 type callStart struct{}
 
 func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
@@ -52,14 +51,14 @@ func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	return d
 }
 
-// close closes every connection and makes no more.
+// closeAll closes all connections and prevents new ones.
 func (d *httpDialer) close() {
 	d.mu.Lock()
 	open := slices.Collect(maps.Keys(d.mu.open))
 	d.mu.closed = true
 	d.mu.Unlock()
 	for _, c := range open {
-		_ = c.Close() // nobody is left to hear of it
+		_ = c.Close() // no caller is left to handle the error
 	}
 }
 
@@ -83,7 +82,7 @@ func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Con
 		conf := d.conf
 		if conf.ServerName == "" {
 			conf = conf.Clone()
-			conf.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled
+			conf.ServerName, _, _ = net.SplitHostPort(addr) // dialling has validated addr
 		}
 		secure := tls.Client(c, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -94,7 +93,7 @@ func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Con
 	})
 }
 
-// connect makes a connection that close knows of.
+// dialTracked dials a connection and records it for closeAll.
 func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
@@ -110,7 +109,7 @@ func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpCo
 	return c, nil
 }
 
-// httpConn is a connection that its dialer forgets when it is closed.
+// httpConn is a connection which removes itself from its dialer when it is closed.
 type httpConn struct {
 	silenceConn
 	d *httpDialer

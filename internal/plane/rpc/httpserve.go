@@ -14,10 +14,10 @@ import (
 	"penstock/core/fault"
 )
 
-// What calls and answers over HTTP are made of beside their bodies.
+// Path, header and content type of calls and answers over HTTP.
 const (
 	httpPath    = "/v1/rpc/"
-	httpTimeout = "Penstock-Timeout-Ms" // the time that the caller has left
+	httpTimeout = "Penstock-Timeout-Ms" // milliseconds until the caller's deadline
 	httpType    = "application/vnd.penstock.rpc"
 )
 
@@ -26,9 +26,8 @@ type httpServer struct {
 	cfg     *HTTPConfig
 	handler Handler
 	bodies  budget
-	// calls counts handlers, and answers that are being written. It is added to from
-	// zero under mu and only while the server is not draining, so that Wait never
-	// races with that.
+	// calls counts handlers and answers that are being written. It is incremented from zero only
+	// under mu and while the server is not draining, so Wait never races with such an increment.
 	calls sync.WaitGroup
 	mu    struct {
 		sync.Mutex
@@ -41,7 +40,7 @@ func newHTTPServer(cfg *HTTPConfig, h Handler) *httpServer {
 	return &httpServer{cfg: cfg, handler: h, bodies: budget{limit: cfg.MaxBodies}}
 }
 
-// bearer returns the Authorization header of those who have the token.
+// bearerHeader returns the Authorization header for token.
 func bearer(token string) string {
 	if token == "" {
 		return ""
@@ -49,14 +48,14 @@ func bearer(token string) string {
 	return "Bearer " + token
 }
 
-// drain refuses the calls that come from now on.
+// startDraining makes the server refuse new calls.
 func (s *httpServer) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.draining = true
 }
 
-// enter counts one more call in progress, or says why there is none.
+// countCallStart counts one more call in progress, or returns the reason to refuse it.
 func (s *httpServer) enter(method string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +77,7 @@ func (s *httpServer) leave() {
 	s.calls.Done()
 }
 
-// ServeHTTP serves one call, or says why not.
+// ServeHTTP serves one call or refuses it.
 func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	escaped, ours := strings.CutPrefix(r.URL.EscapedPath(), httpPath)
 	method, err := url.PathUnescape(escaped)
@@ -106,14 +105,14 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, method, body)
 }
 
-// refuse answers a call that reaches no handler.
+// writeRefusal answers a call which reaches no handler.
 func refuse(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", httpType)
 	w.WriteHeader(fault.Of(err).Class().Status)
 	_, _ = w.Write(appendEnd(nil, err))
 }
 
-// readBody returns the body, for which room is then taken.
+// readBody returns the body. The caller must release its size in s.bodies if err is nil.
 func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method string) ([]byte, error) {
 	n := r.ContentLength
 	switch {
@@ -143,10 +142,10 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 	return body, nil
 }
 
-// serve runs the handler and writes what it sends. It returns when the caller goes
-// away too, which ends a write in progress, and cancels the handler then.
+// serveCall runs the handler and writes its frames. It also returns when the caller disconnects,
+// which interrupts a write in progress and cancels the handler.
 func (s *httpServer) serve(w http.ResponseWriter, r *http.Request, method string, body []byte) {
-	// The handler sees the caller's end and trace but none of the request's values.
+	// The handler gets the caller's deadline and trace but no values of the request's context.
 	hctx, cancel := readEnvelope(r.Header).open(context.Background())
 	defer cancel()
 
@@ -164,25 +163,25 @@ func (s *httpServer) serve(w http.ResponseWriter, r *http.Request, method string
 	out.buf = appendGrease(out.buf)
 	err := c.receive(r.Context(), out.frame)
 	if r.Context().Err() != nil || out.broken {
-		return // nobody is there any more
+		return // the caller has disconnected
 	}
 	_, _ = w.Write(appendEnd(out.buf, err))
-	_ = out.c.Flush() // nobody waits for the stream's own end when the server leaves
+	_ = out.c.Flush() // callers do not wait for the end of the stream when the server drains
 }
 
-// logCause logs what a caller is not told.
+// logCause logs the part of a handler's error which the caller does not get.
 func (s *httpServer) logCause(method string, err error) {
 	if cause := errors.Unwrap(err); cause != nil {
 		s.cfg.Log.Error("a call failed", "method", method, "err", cause)
 	}
 }
 
-// httpAnswer writes the frames of one call. What is queued goes out together.
+// httpAnswerWriter writes the frames of one call and flushes when no more frames are queued.
 type httpAnswer struct {
 	w      http.ResponseWriter
 	c      *http.ResponseController
 	call   *memCall
-	buf    []byte // the head of the next record, and what stands before it
+	buf    []byte // the header of the next record, and any records before it
 	broken bool
 }
 
@@ -200,7 +199,7 @@ func (a *httpAnswer) frame(f []byte) error {
 	return err
 }
 
-// writeEnvelope and readEnvelope carry an envelope in headers.
+// writeEnvelope and readEnvelope write and read a callMetadata as headers.
 func writeEnvelope(h http.Header, e envelope) {
 	if e.budget > 0 {
 		h.Set(httpTimeout, strconv.FormatInt(e.millis(), 10))

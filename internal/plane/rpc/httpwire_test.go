@@ -167,7 +167,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 	})
 }
 
-// Those who waited while an attempt failed do not make one each.
+// Calls which waited while an attempt failed do not make an attempt each.
 func TestHTTPDialFailuresAreShared(t *testing.T) {
 	d := newHTTPDialer(time.Second, nil)
 	dials := 0

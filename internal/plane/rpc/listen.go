@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 )
 
-// errListen is why nothing can be served at an address of this machine.
+// errListen explains why listening at addr failed.
 func errListen(addr string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fault.New(fault.Conflict, "serve %q: another process serves there; stop it or choose another port: %w", addr, err)
@@ -19,8 +19,7 @@ func errListen(addr string, err error) error {
 	return fault.New(fault.Invalid, "serve %q: %w; choose an address of this machine", addr, err)
 }
 
-// validateListen reports what is wrong with where a plane listens and with what it
-// tells others.
+// validateListen validates a listen address and an advertised address.
 func validateListen(listen, advertise string) error {
 	var errs []error
 	if _, _, err := net.SplitHostPort(listen); err != nil {
@@ -33,9 +32,9 @@ func validateListen(listen, advertise string) error {
 	return errors.Join(errs...)
 }
 
-// advertised returns the address to tell others, without the scheme: want, "host"
-// or "host:port", with the port of the listener at at if it has none, or at itself
-// if want is empty. A listener that is none of TCP is of a test.
+// advertiseAddress returns the address to advertise, without the scheme. want is "host" or
+// "host:port"; a missing port is that of the listener address at. If want is empty, the result is
+// at itself. Only tests listen on something other than TCP.
 func advertised(want string, at net.Addr) (string, error) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
@@ -50,7 +49,7 @@ func advertised(want string, at net.Addr) (string, error) {
 	}
 	host := want
 	if h, ok := strings.CutPrefix(want, "["); ok {
-		host = strings.TrimSuffix(h, "]") // an address of IPv6, if it has no port
+		host = strings.TrimSuffix(h, "]") // an IPv6 address, if it has no port
 	}
 	if h, p, err := net.SplitHostPort(want); err == nil {
 		host = h
@@ -68,7 +67,7 @@ func advertised(want string, at net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// isName reports whether host may be the name of one: nothing that would make an
+// isHostName reports whether host can be a host name: it has no character which would make an
 // address ambiguous.
 func isName(host string) bool {
 	for _, c := range []byte(host) {

@@ -8,10 +8,9 @@ import (
 	"penstock/core/fault"
 )
 
-// Mem is the request plane within one process. Addresses are plain names; the
-// ones it chooses are "mem-1", "mem-2", …. Nothing but bytes and the client's
-// part of an error crosses it, so that code which works over it works over a
-// network.
+// MemPlane is the request plane within one process. Addresses are plain names; the plane chooses
+// "mem-1", "mem-2", …. Only bytes and the public part of an error cross it, so code which works
+// over MemPlane works over a network.
 type Mem struct {
 	bodies sync.Pool // of *[]byte
 	mu     struct {
@@ -23,7 +22,7 @@ type Mem struct {
 
 var _ Plane = (*Mem)(nil)
 
-// NewMem returns a plane on which nobody serves yet.
+// NewMemPlane returns a plane without servers.
 func NewMem() *Mem {
 	m := &Mem{}
 	m.mu.servers = make(map[string]*memServer)
@@ -32,13 +31,13 @@ func NewMem() *Mem {
 
 type memServer struct {
 	handler Handler
-	// calls counts those in progress. It is added to under Mem.mu and only while
-	// the server is listed, so Wait never races with an Add from zero.
+	// calls counts calls in progress. It is incremented under MemPlane.mu and only while the server
+	// is registered, so Wait never races with an Add from zero.
 	calls sync.WaitGroup
 }
 
-// Serve implements Plane. An addr that is being served is a Conflict. Handlers
-// in progress outlive ctx: they end by themselves or with their callers.
+// Serve implements Plane. An addr in use is a Conflict. Handlers in progress outlive ctx: they end
+// when they return or when their callers disconnect.
 func (m *Mem) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	s := &memServer{handler: h}
 	addr, err := m.list(addr, s)
@@ -66,7 +65,7 @@ func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv f
 	if s == nil {
 		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
 	}
-	// The handler sees the caller's end and trace but none of its values, as over a network.
+	// The handler gets the caller's deadline and trace but no context values, as over a network.
 	hctx, cancel := envelop(ctx).open(context.Background())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -81,10 +80,10 @@ func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv f
 	return c.receive(ctx, recv)
 }
 
-// maxKept bounds the buffers of bodies that are kept.
+// maxKept bounds the capacity of pooled body buffers, in bytes.
 const maxKept = 64 << 10
 
-// keep returns a copy of a body, for release.
+// copyBody returns a copy of body in a pooled buffer. Pass it to recycleBody when done.
 func (m *Mem) keep(body []byte) *[]byte {
 	b, ok := m.bodies.Get().(*[]byte)
 	if !ok {
@@ -94,14 +93,14 @@ func (m *Mem) keep(body []byte) *[]byte {
 	return b
 }
 
-// release keeps the buffer of a body that its handler has returned from.
+// recycleBody returns a body's buffer to the pool after its handler has returned.
 func (m *Mem) release(b *[]byte) {
 	if cap(*b) <= maxKept {
 		m.bodies.Put(b)
 	}
 }
 
-// list enters s under addr, or under a name of its own if addr is empty.
+// registerServer registers s under addr, or under a generated name if addr is empty.
 func (m *Mem) list(addr string, s *memServer) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +124,7 @@ func (m *Mem) unlist(addr string) {
 	delete(m.mu.servers, addr)
 }
 
-// join counts one more call at addr; nil if nobody serves there.
+// startCall counts one more call at addr and returns its server, or nil if there is none.
 func (m *Mem) join(addr string) *memServer {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,33 +7,33 @@ import (
 	"penstock/core/fault"
 )
 
-// keepFrame is the largest frame buffer that a call keeps for its next frames.
+// maxKeptFrame is the largest frame buffer that a call keeps for its next frames, in bytes.
 const keepFrame = 64 << 10
 
-// memCall is one call in progress: frames pass from the handler's goroutine to the caller's
-// through memory that both take turns with. The caller takes all that are there at once.
+// memCall is one call in progress. Frames pass from the handler's goroutine to the caller's through
+// two batches, which the goroutines exchange. The caller takes all queued frames at once.
 type memCall struct {
 	cancel context.CancelFunc
-	wake   chan struct{} // there is something for the caller, who waits; has room for one
+	wake   chan struct{} // signals the waiting caller; capacity one
 
 	mu struct {
 		sync.Mutex
 		sent    batch
-		ahead   int           // frames that were sent and not received
+		ahead   int           // frames that were sent but not received
 		idle    bool          // the caller waits for wake
 		blocked int           // senders that wait for room
-		room    chan struct{} // a frame was received; has room for one; nil before anybody waited
+		room    chan struct{} // signals that a frame was received; capacity one; nil until a sender waits
 		over    bool          // the handler has returned
-		err     error         // what with
+		err     error         // the handler's outcome
 	}
-	taken batch // the caller's
+	taken batch // owned by the caller
 }
 
-// batch is frames one behind another.
+// frameBatch is a queue of frames in one buffer.
 type batch struct {
 	bytes []byte
-	ends  []int // of each frame in bytes
-	at    int   // how many were taken out
+	ends  []int // end offset of each frame in bytes
+	at    int   // number of frames taken out
 }
 
 func (b *batch) add(frame []byte) {
@@ -55,7 +55,7 @@ func (b *batch) next() (frame []byte, ok bool) {
 	return frame, true
 }
 
-// clear makes b empty, and keeps its memory if that is not too much.
+// reset empties b. It keeps the buffer unless that is larger than maxKeptFrame.
 func (b *batch) clear() {
 	if cap(b.bytes) > keepFrame {
 		b.bytes = nil
@@ -67,7 +67,8 @@ func newMemCall(cancel context.CancelFunc) *memCall {
 	return &memCall{cancel: cancel, wake: make(chan struct{}, 1)}
 }
 
-// serve runs the handler and records how it ended. Whoever it left behind sends too late.
+// runHandler runs the handler and records its outcome. A goroutine which the handler left behind
+// can send nothing after that.
 func (c *memCall) serve(ctx context.Context, h Handler, method string, body []byte) {
 	defer c.rouse()
 	defer c.cancel()
@@ -80,32 +81,32 @@ func (c *memCall) ended(err error) {
 	c.mu.over, c.mu.err = true, err
 }
 
-// outcome is what the handler returned with.
+// handlerError returns the handler's outcome.
 func (c *memCall) outcome() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.err
 }
 
-// more reports whether frames were sent that were not received.
+// hasUnreceived reports whether frames were sent that were not received yet.
 func (c *memCall) more() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.ahead > 0
 }
 
-// rouse wakes the caller if it waits.
+// wakeCaller wakes the caller if it waits.
 func (c *memCall) rouse() {
 	c.mu.Lock()
 	idle := c.mu.idle
 	c.mu.idle = false
 	c.mu.Unlock()
 	if idle {
-		c.wake <- struct{}{} // there is room: whoever is idle has emptied it
+		c.wake <- struct{}{} // there is room: an idle caller has emptied it
 	}
 }
 
-// send passes one frame on, waiting while the caller is behind by the credit.
+// sendFrame queues one frame. It waits while the caller is behind by the credit.
 func (c *memCall) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
 		return errFrameTooLarge(len(frame))
@@ -128,8 +129,8 @@ func (c *memCall) send(ctx context.Context, frame []byte) error {
 	}
 }
 
-// enqueue adds a frame for the caller. If there is no room for it, it counts its caller among the
-// blocked and returns what tells that there may be.
+// enqueueFrame queues a frame for the caller. If there is no room, it counts the calling goroutine
+// as blocked and returns a channel which signals room.
 func (c *memCall) enqueue(frame []byte) (room <-chan struct{}, err error) {
 	c.mu.Lock()
 	switch {
@@ -153,7 +154,7 @@ func (c *memCall) enqueue(frame []byte) (room <-chan struct{}, err error) {
 	return nil, nil
 }
 
-// admit lets one of those that are blocked look whether there is room, if there is some.
+// wakeSenderLocked wakes one blocked sender if there is room.
 func (c *memCall) admit() {
 	if c.mu.blocked == 0 || c.mu.ahead >= Credit {
 		return
@@ -166,8 +167,8 @@ func (c *memCall) admit() {
 
 func errOver() error { return fault.New(fault.Canceled, "send: the call is over") }
 
-// receive passes frames to recv until the handler has returned and all of them
-// are delivered, recv fails, or ctx ends.
+// receiveFrames passes frames to recv until the handler has returned and all frames are delivered,
+// recv fails, or ctx ends.
 func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 	for {
 		frame, ok, ended := c.dequeue()
@@ -181,7 +182,7 @@ func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 			}
 		case ended:
 			if err := over(ctx); err != nil {
-				return err // the handler's error is then an echo of it
+				return err // the handler's error only echoes it
 			}
 			return c.outcome()
 		default:
@@ -194,8 +195,8 @@ func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 	}
 }
 
-// dequeue takes out the next frame, valid until the next call. If there is none, it says whether there
-// will be none; if it does not, the caller has to wait for wake.
+// dequeueFrame takes out the next frame, which is valid until the next call. If there is none,
+// ended reports whether the call is over; if it is not, the caller must wait for wake.
 func (c *memCall) dequeue() (frame []byte, ok, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,20 +15,18 @@ import (
 	"penstock/internal/backoff"
 )
 
-// NATS is the request plane over a NATS server: for fleets whose processes reach
-// it and not each other. Addresses are "nats://SUBJECT". A server has a subject of
-// its own; a caller has one subscription for the answers to all its calls. NATS
-// delivers at most once: frames are numbered, and a call that misses one ends in
-// Unavailable. Both ends of a call tell each other that they are alive. The bytes
-// are in docs/format/rpc-nats.md.
+// NATSPlane is the request plane over a NATS server, for deployments whose processes can reach the
+// server but not each other. Addresses are "nats://SUBJECT". Each server has its own subject; a
+// caller has one subscription for the answers to all its calls. NATS delivers at most once, so
+// frames are numbered, and a call which misses a frame ends with Unavailable. Both ends of a call
+// send keepalives. docs/format/rpc-nats.md documents the wire format.
 //
-// Bodies above 64 KiB go through an object store of JetStream; everything else
-// works without JetStream.
+// Bodies above 64 KiB go through a JetStream object store. Everything else works without JetStream.
 type NATS struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	cfg   NATSConfig
-	inbox string        // begins the subjects of answers
+	inbox string        // prefix of the subjects of answers
 	done  chan struct{} // closed by Close
 	work  sync.WaitGroup
 	store natsStore
@@ -37,7 +35,7 @@ type NATS struct {
 		closed  bool
 		answers *nats.Subscription // nil before the first call
 		beating bool
-		last    uint64 // id of a call
+		last    uint64 // id of the most recent call
 		calls   map[uint64]*natsCall
 		servers map[string]*natsServer // by subject
 	}
@@ -47,18 +45,19 @@ var _ Plane = (*NATS)(nil)
 
 const (
 	natsScheme = "nats://"
-	// natsQueue is the queue group of servers: should two come to have one subject,
-	// a call still reaches one of them only.
+	// natsQueue is the queue group of servers. If two servers share a subject, each call still
+	// reaches only one of them.
 	natsQueue = "penstock-rpc"
-	// silentBeats is after how many beats without a message the other end is dead.
+	// silentBeats is the number of keepalive intervals without a message after which the other end
+	// is considered dead.
 	silentBeats = 5
-	// maxUndelivered bounds the answers that have come and are not sorted into their
-	// calls yet, in bytes. Sorting waits for nothing, so this is for the worst.
+	// maxUndelivered bounds the received answers which routeAnswer has not yet passed to their
+	// calls, in bytes. routeAnswer never blocks, so this is a worst-case bound.
 	maxUndelivered = 256 << 20
 )
 
-// NewNATS returns a plane over nc, which stays the caller's. It talks to the
-// server only when it is used. Whoever made it closes it, before nc.
+// NewNATSPlane returns a plane over nc, which remains owned by the caller. The plane uses the
+// server only when it is used itself. The caller must close the plane before nc.
 func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -75,8 +74,8 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	return p, nil
 }
 
-// Close ends the calls in progress with Unavailable and waits for what runs in
-// the background. Serve is to have returned. It is idempotent.
+// Close ends the calls in progress with Unavailable and waits for background work. Serve must have
+// returned before. Close is idempotent.
 func (p *NATS) Close() {
 	p.mu.Lock()
 	if !p.mu.closed {
@@ -91,7 +90,7 @@ func (p *NATS) Close() {
 		c.fail(fault.New(fault.Unavailable, "the request plane was closed"))
 	}
 	if answers != nil {
-		_ = answers.Unsubscribe() // the connection may have closed before
+		_ = answers.Unsubscribe() // the connection may already be closed
 	}
 	p.work.Wait()
 }
@@ -104,7 +103,7 @@ func (p *NATS) snapshotLocked() []*natsCall {
 	return calls
 }
 
-// startLocked starts the goroutine that keeps calls alive, unless it runs.
+// startBeatsLocked starts the keepalive goroutine unless it is running.
 func (p *NATS) startLocked() error {
 	if p.mu.closed {
 		return fault.New(fault.Unavailable, "the request plane is closed")
@@ -116,10 +115,9 @@ func (p *NATS) startLocked() error {
 	return nil
 }
 
-// beat lets both ends of every call speak and listen until Close. Silence is
-// counted in beats at which the process ran, not in time: of one that stood still for a
-// while, or got no processor, the messages that came meanwhile are read before it takes
-// the others for dead.
+// runKeepalive sends keepalives for both ends of every call, and detects silent peers, until Close.
+// It counts silence in intervals during which this process ran, not in time: after a pause of this
+// process, the messages which arrived meanwhile are read before any peer is considered dead.
 func (p *NATS) beat() {
 	interval := p.cfg.KeepAlive / silentBeats
 	t := time.NewTicker(interval)
@@ -153,7 +151,7 @@ func (p *NATS) beat() {
 	}
 }
 
-// background runs f in a goroutine that Close waits for; not after Close.
+// runInBackground runs f in a goroutine which Close waits for. After Close it does nothing.
 func (p *NATS) background(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +160,7 @@ func (p *NATS) background(f func()) {
 	}
 }
 
-// chunk returns how many bytes of data fit a message, of at most natsChunk.
+// chunkSize returns how many bytes of data fit a message, at most natsChunk.
 func (p *NATS) chunk() int {
 	if most := p.nc.MaxPayload(); most > natsOverhead {
 		return int(min(most-natsOverhead, natsChunk))
@@ -170,9 +168,9 @@ func (p *NATS) chunk() int {
 	return natsChunk
 }
 
-// Serve implements Plane. addr is "nats://SUBJECT"; one that another server
-// answers at, in this process or elsewhere, is a Conflict. Handlers in progress
-// outlive ctx: they end by themselves or with their callers.
+// Serve implements Plane. addr is "nats://SUBJECT". An address which another server uses, in this
+// process or elsewhere, is a Conflict. Handlers in progress outlive ctx: they end when they return
+// or when their callers disconnect.
 func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	subject, ok := strings.CutPrefix(addr, natsScheme)
 	switch {
@@ -199,7 +197,7 @@ func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	}
 	sub.SetClosedHandler(func(string) { cancel() })
 	if sub.SetPendingLimits(-1, maxUndelivered) != nil {
-		cancel() // it is closed already
+		cancel() // it is already closed
 	}
 	if p.inForce(sctx) && ready != nil {
 		ready(natsScheme + subject)
@@ -207,7 +205,7 @@ func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	<-sctx.Done()
 	s.drain()
 	s.calls.Wait()
-	_ = sub.Unsubscribe() // the connection may have closed before
+	_ = sub.Unsubscribe() // the connection may already be closed
 	p.flush()
 	if ctx.Err() == nil {
 		return fault.New(fault.Unavailable, "serve %s: the connection to the NATS server was closed", subject)
@@ -215,7 +213,8 @@ func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	return nil
 }
 
-// list enters s under its subject, which nobody else in this process serves.
+// registerServer registers s under its subject. A second server of this process at the same subject
+// is a Conflict.
 func (p *NATS) list(s *natsServer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +238,7 @@ func errServed(subject string) error {
 	return fault.New(fault.Conflict, "serve %s%s: the address is being served already", natsScheme, subject)
 }
 
-// probe asks whether anybody serves subject, which would be a Conflict.
+// probeSubject returns a Conflict if another server answers at subject.
 func (p *NATS) probe(ctx context.Context, subject string) error {
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.KeepAlive)
 	defer cancel()
@@ -248,16 +247,15 @@ func (p *NATS) probe(ctx context.Context, subject string) error {
 	case err == nats.ErrNoResponders:
 		return nil
 	case ctx.Err() != nil:
-		return nil // Serve ends, and not by a mistake
-	case err == nil || pctx.Err() != nil: // somebody is there, alive or not
+		return nil // Serve was stopped; this is no error
+	case err == nil || pctx.Err() != nil: // a server exists, responsive or not
 		return errServed(subject)
 	}
 	return fault.New(fault.Unavailable, "serve %s%s: %v; check the connection to the NATS server", natsScheme, subject, err)
 }
 
-// inForce waits until the server has seen every subscription of the connection;
-// false if ctx ended before. After an interruption the library subscribes again
-// by itself.
+// awaitSubscriptions waits until the server has processed all subscriptions of the connection; it
+// returns false if ctx ended first. After a reconnect the NATS library resubscribes by itself.
 func (p *NATS) inForce(ctx context.Context) bool {
 	retry := backoff.Backoff{Least: 50 * time.Millisecond, Most: time.Second}
 	for ctx.Err() == nil {
@@ -267,20 +265,20 @@ func (p *NATS) inForce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		_ = retry.Wait(ctx) // its end is looked at above
+		_ = retry.Wait(ctx) // the loop condition checks ctx
 	}
 	return false
 }
 
-// flush waits a while until the server has seen what was sent.
+// flushSent waits up to KeepAlive for the server to process everything sent.
 func (p *NATS) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.KeepAlive)
 	defer cancel()
 	_ = p.nc.FlushWithContext(ctx)
 }
 
-// sort gives an answer's message to its call. It is the one reader of the answers
-// to all calls and waits for nobody.
+// routeAnswer passes a message of an answer to its call. It is the only reader of all answers and
+// never blocks.
 func (p *NATS) sort(m *nats.Msg) {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, p.inbox), 16, 64)
 	if err != nil {
@@ -294,7 +292,7 @@ func (p *NATS) sort(m *nats.Msg) {
 	}
 }
 
-// join enters a call to subject, which then gets answers.
+// registerCall registers a call to subject, so that it receives answers.
 func (p *NATS) join(subject, method string) (*natsCall, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

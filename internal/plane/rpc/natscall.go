@@ -18,24 +18,24 @@ type natsCall struct {
 	p       *NATS
 	id      uint64
 	subject string // of the server
-	inbox   string // of the answer; it names the call
+	inbox   string // subject of the answer; identifies the call
 	method  string
-	// answer has the messages that were not taken yet: the credit bounds those of
-	// frames, and one is the end.
+	// answer queues the messages that were not taken yet: frames, bounded by the credit, and one
+	// end.
 	answer chan natsAnswer
-	failed chan error // why there is no end; one at most
+	failed chan error // why there is no end; at most one
 	taken  atomic.Uint64
-	spoke  atomic.Bool // since the last beat
+	spoke  atomic.Bool // sent something since the last beat
 	mu     struct {
 		sync.Mutex
-		got      uint64 // number of the last message of the answer
-		over     bool   // the end has come, or the call has failed
-		accepted bool   // the server has taken the call, and with it the body
-		silent   int    // beats without a message
+		got      uint64 // number of the last received message of the answer
+		over     bool   // the end was received, or the call has failed
+		accepted bool   // the server has accepted the call, and with it the body
+		silent   int    // keepalive intervals without a message
 	}
 }
 
-// creditStep is after how many messages the server is told that they were taken.
+// creditStep is the number of messages after which the server gets new credit.
 const creditStep = Credit / 4
 
 func newNATSCall(p *NATS, id uint64, subject, method string) *natsCall {
@@ -66,8 +66,8 @@ func (p *NATS) Call(ctx context.Context, addr, method string, body []byte, recv 
 	return err
 }
 
-// callStored makes a call whose body is too long for a message. The server removes
-// the object, and if the call does not come that far, the caller.
+// callWithStoredBody makes a call whose body is too long for a message. The server removes the
+// object; if the server did not accept the call, the caller removes it.
 func (p *NATS) callStored(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) error {
 	object := rand.Text()
 	err := p.store.put(ctx, object, m)
@@ -82,7 +82,7 @@ func (p *NATS) callStored(ctx context.Context, subject string, m *natsCallMsg, r
 	return err
 }
 
-// call makes one call and reports whether the server took it.
+// makeCall makes one call and reports whether the server accepted it.
 func (p *NATS) call(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) (accepted bool, err error) {
 	c, err := p.join(subject, m.method)
 	if err != nil {
@@ -94,15 +94,15 @@ func (p *NATS) call(ctx context.Context, subject string, m *natsCallMsg, recv fu
 	return c.accepted(), err
 }
 
-// run sends the call and receives its answer.
+// runCall sends the call and receives its answer.
 func (c *natsCall) run(ctx context.Context, m *natsCallMsg, recv func([]byte) error) error {
 	if grease := natsGreaseMsg(); grease != nil {
-		_ = c.publish(grease) // if it cannot be sent, the call cannot either
+		_ = c.publish(grease) // if it cannot be sent, neither can the call
 	}
 	if err := c.publish(appendNATSCall(nil, m)); err != nil {
 		return err
 	}
-	// A caller that stands still in recv has gone away too when ctx ends.
+	// When ctx ends, the server must know even if recv blocks.
 	stop := context.AfterFunc(ctx, c.cancel)
 	err := c.receive(ctx, recv)
 	if stop() && err != nil {
@@ -111,11 +111,10 @@ func (c *natsCall) run(ctx context.Context, m *natsCallMsg, recv func([]byte) er
 	return err
 }
 
-// cancel tells the server that nobody wants the answer. If that is lost, the
-// silence tells it.
+// sendCancel tells the server to stop. If the message is lost, the missing keepalives tell it.
 func (c *natsCall) cancel() { _ = c.publish([]byte{natsCancelType}) }
 
-// publish sends a message to the server; its reply subject names the call.
+// publishToServer sends a message to the server. Its reply subject identifies the call.
 func (c *natsCall) publish(b []byte) error {
 	if err := c.p.nc.PublishRequest(c.subject, c.inbox, b); err != nil {
 		return fault.New(fault.Unavailable, "call %s: %v; check the connection to the NATS server", c.method, err)
@@ -123,9 +122,9 @@ func (c *natsCall) publish(b []byte) error {
 	return nil
 }
 
-// receive passes frames to recv until the end of the answer.
+// receiveFrames passes frames to recv until the end of the answer.
 func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
-	var parts []byte // of a frame that came in several messages
+	var parts []byte // of a frame that spans several messages
 	for {
 		var a natsAnswer
 		select {
@@ -140,7 +139,7 @@ func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
 		}
 		if a.typ == natsEndType {
 			if err := over(ctx); err != nil {
-				return err // what the handler says is then an echo of it
+				return err // the handler's error only echoes it
 			}
 			return a.end
 		}
@@ -173,15 +172,14 @@ func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
 	}
 }
 
-// credit tells the server how much of the answer was taken, and that somebody is
-// here.
+// sendCredit tells the server how much of the answer was taken, and that the caller is alive.
 func (c *natsCall) credit() error {
 	c.spoke.Store(true)
 	return c.publish(appendNATSSeq(nil, natsCreditType, c.taken.Load()))
 }
 
-// beat speaks if nothing was said since the last beat, and adds to the silence of
-// the other end, in beats.
+// keepAlive sends a credit if nothing was sent since the last beat, and adds silence, in beats, to
+// the server's silence.
 func (c *natsCall) beat(silence int) {
 	c.mu.Lock()
 	over := c.mu.over
@@ -200,7 +198,7 @@ func (c *natsCall) beat(silence int) {
 	}
 }
 
-// take sorts a message of the answer in. It never waits: the server keeps to the
+// handleMessage queues a message of the answer. It never blocks, because the server respects the
 // credit.
 func (c *natsCall) take(m *nats.Msg) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
@@ -217,8 +215,7 @@ func (c *natsCall) take(m *nats.Msg) {
 	}
 }
 
-// enter queues a frame or the end; the error says what makes the rest of the
-// answer worthless.
+// enqueueAnswer queues a frame or the end. An error makes the rest of the answer useless.
 func (c *natsCall) enter(a natsAnswer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +233,7 @@ func (c *natsCall) enter(a natsAnswer) error {
 	default:
 		return nil
 	}
-	// An end alone may be that of a server which refused the call.
+	// A server which refused the call sends only an end.
 	c.mu.accepted = c.mu.accepted || a.typ != natsEndType || a.end == nil
 	switch {
 	case lost:
@@ -254,7 +251,7 @@ func (c *natsCall) enter(a natsAnswer) error {
 	return nil
 }
 
-// fail ends the call with err, unless its end has come already.
+// failCall ends the call with err, unless its end was received before.
 func (c *natsCall) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +261,7 @@ func (c *natsCall) fail(err error) {
 	}
 }
 
-// accepted reports whether the server has taken the call: it removes the body.
+// wasAccepted reports whether the server has accepted the call. Then the server removes the body.
 func (c *natsCall) accepted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -223,7 +223,7 @@ func TestNATSOverloaded(t *testing.T) {
 	testOverloaded(t, newNATS(t, nc, rpc.NATSConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody}))
 }
 
-// An address belongs to one server, whoever has the other.
+// An address belongs to one server at a time.
 func TestNATSConflict(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
 	a, b := newNATS(t, dial(t, s), rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
@@ -450,7 +450,7 @@ func TestNATSCredit(t *testing.T) {
 		return nil
 	})
 	c := newRawCaller(t, nc, addr)
-	c.say(seqMsg(4, 0)) // is anybody there
+	c.say(seqMsg(4, 0)) // a probe
 	c.say(callMsg("method", "b"))
 	expect := func(from, to int) {
 		t.Helper()
@@ -464,7 +464,7 @@ func TestNATSCredit(t *testing.T) {
 	expect(1, rpc.Credit)
 	c.say(seqMsg(2, 1<<40))
 	c.say([]byte{2, 1})               // too short for a number
-	c.say([]byte{77})                 // nobody knows it
+	c.say([]byte{77})                 // an unknown type
 	c.say(callMsg("method", "twice")) // the reply subject is in use
 	if got := c.next(); got[0] != 18 || fault.Code(got[9]) != fault.Conflict {
 		t.Fatalf("a second call of one reply subject: %x", got)
@@ -655,7 +655,7 @@ func TestNATSMethods(t *testing.T) {
 	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{}))
 }
 
-// A caller that stands still holds up nobody else, and loses nothing.
+// A blocked caller delays no other call, and loses nothing.
 func TestNATSSlowCaller(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
 	p := newNATS(t, dial(t, s), rpc.NATSConfig{})

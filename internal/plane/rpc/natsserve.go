@@ -18,8 +18,8 @@ type natsServer struct {
 	subject string
 	handler Handler
 	bodies  budget
-	// calls counts handlers. It is added to under mu and only while the server is
-	// not draining, so Wait never races with an Add from zero.
+	// calls counts handlers. It is incremented under mu and only while the server is not draining,
+	// so Wait never races with an Add from zero.
 	calls sync.WaitGroup
 	mu    struct {
 		sync.Mutex
@@ -34,14 +34,14 @@ func newNATSServer(p *NATS, subject string, h Handler) *natsServer {
 	return s
 }
 
-// drain refuses the calls that come from now on.
+// startDraining makes the server refuse new calls.
 func (s *natsServer) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.draining = true
 }
 
-// beat lets every call speak and listen.
+// keepAlive runs keepAlive of every call.
 func (s *natsServer) beat(silence int) {
 	s.mu.Lock()
 	calls := make([]*natsServed, 0, len(s.mu.calls))
@@ -54,8 +54,8 @@ func (s *natsServer) beat(silence int) {
 	}
 }
 
-// dispatch reads the messages of all callers, in the order in which each sent
-// them, and waits for none.
+// handleMessage handles the messages of all callers, each caller's in order of sending. It never
+// blocks.
 func (s *natsServer) dispatch(m *nats.Msg) {
 	if len(m.Data) == 0 || m.Reply == "" {
 		return
@@ -81,7 +81,7 @@ func (s *natsServer) dispatch(m *nats.Msg) {
 	}
 }
 
-// say sends a message that nothing depends on.
+// publishReply sends a message whose loss does no harm.
 func (s *natsServer) say(reply string, b []byte) { _ = s.p.nc.Publish(reply, b) }
 
 func (s *natsServer) call(reply string) *natsServed {
@@ -90,13 +90,13 @@ func (s *natsServer) call(reply string) *natsServed {
 	return s.mu.calls[reply]
 }
 
-// begin starts the handler of a call.
+// startCall starts the handler of a call.
 func (s *natsServer) begin(m *nats.Msg) error {
 	msg, err := decodeNATSCall(m.Data)
 	if err != nil {
 		return err
 	}
-	// The handler sees the caller's end and trace, and no values.
+	// The handler gets the caller's deadline and trace but no context values.
 	ctx, cancel := msg.open(context.Background())
 	c := &natsServed{s: s, reply: m.Reply, cancel: cancel, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	c.mu.allowed = Credit
@@ -108,8 +108,8 @@ func (s *natsServer) begin(m *nats.Msg) error {
 	return nil
 }
 
-// enter counts one more call in progress, or says why there is none. A call that
-// came twice is left to itself.
+// registerCall registers a call, or returns the reason to refuse it. A call whose reply subject is
+// in use is a Conflict.
 func (s *natsServer) enter(c *natsServed, msg *natsCallMsg) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,28 +136,28 @@ func (s *natsServer) leave(c *natsServed, msg *natsCallMsg) {
 	s.calls.Done()
 }
 
-// natsServed is the server's end of one call.
+// natsServerCall is the server's end of one call.
 type natsServed struct {
 	s      *natsServer
 	reply  string
 	cancel context.CancelFunc
-	// turn is held by the one who sends; buf belongs to it.
+	// sending is held by the sending goroutine, which owns buf.
 	turn chan struct{}
 	buf  []byte
-	// sent is the number of the last message that was handed to the connection.
+	// sent is the number of the last message that was passed to the connection.
 	sent  atomic.Uint64
-	spoke atomic.Bool   // since the last beat
+	spoke atomic.Bool   // sent something since the last beat
 	wake  chan struct{} // has a token when allowed has grown
 	mu    struct {
 		sync.Mutex
 		allowed uint64 // number of the last message that the credit allows
-		silent  int    // beats without a message
+		silent  int    // keepalive intervals without a message
 	}
 }
 
-// serve runs the handler and sends how it ended.
+// runHandler runs the handler and sends its outcome.
 func (c *natsServed) serve(ctx context.Context, msg *natsCallMsg) {
-	defer c.s.leave(c, msg) // after the end is sent: until then the call is known
+	defer c.s.leave(c, msg) // deferred first, so that the call is known until its end is sent
 	defer c.cancel()
 	if grease := natsGreaseMsg(); grease != nil {
 		c.s.say(c.reply, grease)
@@ -169,15 +169,15 @@ func (c *natsServed) serve(ctx context.Context, msg *natsCallMsg) {
 		c.end(err)
 		return
 	}
-	defer func() { c.end(end) }() // also when the handler ends the goroutine
+	defer func() { c.end(end) }() // runs even if the handler ends the goroutine
 	invoke(ctx, c.s.handler, msg.method, body, func(f []byte) error { return c.send(ctx, f) }, func(err error) { end = err })
 	if cause := errors.Unwrap(end); cause != nil {
 		c.s.p.cfg.Log.Error("a call failed", "method", msg.method, "err", cause)
 	}
 }
 
-// body returns the call's body, from the object store if it is there, and the
-// function that waits until it is removed there.
+// fetchBody returns the call's body, from the object store if it is there, and a function which
+// waits until the object is removed.
 func (c *natsServed) body(ctx context.Context, msg *natsCallMsg) (body []byte, removed func(), err error) {
 	if msg.object == "" {
 		return msg.body, func() {}, nil
@@ -188,16 +188,16 @@ func (c *natsServed) body(ctx context.Context, msg *natsCallMsg) (body []byte, r
 	return body, gone.Wait, err
 }
 
-// end sends how the call ended. Whatever is sent after it comes too late.
+// sendEnd sends the outcome of the call. Frames sent after it are ignored.
 func (c *natsServed) end(err error) {
 	c.cancel()
-	c.turn <- struct{}{} // those who have it see that the call is over
+	c.turn <- struct{}{} // waits for a sending goroutine, which sees that the call is over
 	defer func() { <-c.turn }()
 	c.s.say(c.reply, appendNATSEnd(c.buf[:0], c.sent.Load()+1, err))
 }
 
-// send sends one frame, in as many messages as it takes, waiting while the caller
-// is behind by the credit.
+// sendFrame sends one frame in as many messages as it needs. It blocks while the caller is behind
+// by the credit.
 func (c *natsServed) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
 		return errFrameTooLarge(len(frame))
@@ -218,7 +218,7 @@ func (c *natsServed) send(ctx context.Context, frame []byte) error {
 	}
 }
 
-// sendPart sends one message. The caller has the turn.
+// sendPart sends one message. The caller holds sending.
 func (c *natsServed) sendPart(ctx context.Context, flags byte, data []byte) error {
 	seq := c.sent.Load() + 1
 	if err := c.await(ctx, seq); err != nil {
@@ -229,7 +229,7 @@ func (c *natsServed) sendPart(ctx context.Context, flags byte, data []byte) erro
 	if cap(c.buf) > keepFrame {
 		c.buf = nil
 	}
-	if err != nil { // the caller will miss it
+	if err != nil { // the caller will detect the missing message
 		c.cancel()
 		return errOver()
 	}
@@ -238,7 +238,7 @@ func (c *natsServed) sendPart(ctx context.Context, flags byte, data []byte) erro
 	return nil
 }
 
-// await waits until the credit allows message seq.
+// awaitCredit waits until the credit allows message seq.
 func (c *natsServed) await(ctx context.Context, seq uint64) error {
 	for {
 		if ctx.Err() != nil {
@@ -257,11 +257,11 @@ func (c *natsServed) await(ctx context.Context, seq uint64) error {
 	}
 }
 
-// credit takes note of a caller that is alive and has taken so many messages.
+// recordCredit records that the caller is alive and has received taken messages.
 func (c *natsServed) credit(taken uint64) {
 	c.mu.Lock()
 	c.mu.silent = 0
-	if taken <= c.mu.allowed { // nobody takes what cannot have been sent
+	if taken <= c.mu.allowed { // a caller cannot have received more than was allowed
 		c.mu.allowed = max(c.mu.allowed, taken+Credit)
 	}
 	c.mu.Unlock()
@@ -271,8 +271,8 @@ func (c *natsServed) credit(taken uint64) {
 	}
 }
 
-// beat speaks if nothing was said since the last beat, and adds to the silence of
-// the caller, in beats.
+// keepAlive sends a keepalive if nothing was sent since the last beat, and adds silence, in beats,
+// to the caller's silence. It cancels the handler of a silent caller.
 func (c *natsServed) beat(silence int) {
 	c.mu.Lock()
 	c.mu.silent += silence
@@ -285,8 +285,8 @@ func (c *natsServed) beat(silence int) {
 	if c.spoke.Swap(false) {
 		return
 	}
-	// What sent says has been handed to the connection before: a caller that has
-	// less has lost something.
+	// Messages up to sent were passed to the connection before this one, so a caller that has
+	// received fewer has lost some.
 	if err := c.s.p.nc.Publish(c.reply, appendNATSSeq(nil, natsAliveType, c.sent.Load())); err != nil {
 		c.cancel()
 	}

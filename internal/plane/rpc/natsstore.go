@@ -16,11 +16,11 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// natsStore keeps the bodies that do not fit a message in an object store, laid
-// out as every NATS client does it, so that the usual tools show what is there.
-// It differs in this: the name of an object is the token of its chunks' subject
-// too, so that whoever knows the name can read or remove it without asking, even
-// if only a part of it came to be written; and nothing remains of a removed one.
+// natsStore keeps bodies that do not fit a message in an object store with the layout of the
+// official NATS clients, so that the usual tools can show its content. It differs in two points.
+// The object's name is also the token of its chunks' subject, so an object can be read or removed
+// by name without a lookup, even if it was written only in part. And removing an object leaves no
+// tombstone.
 type natsStore struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
@@ -32,14 +32,14 @@ type natsStore struct {
 }
 
 const (
-	// objectTTL is how long an object lasts whose receiver died.
+	// objectTTL is how long an object lasts if its receiver has crashed.
 	objectTTL = 10 * time.Minute
-	// objectChunk is how much of an object is written at a time. The messages of
-	// other calls go between.
+	// objectChunk bounds how much of an object is written at a time. Messages of other calls can be
+	// sent in between.
 	objectChunk = 256 << 10
-	// objectTime bounds reading, and removing, one object.
+	// objectTime bounds reading one object, and removing one.
 	objectTime = 30 * time.Second
-	// storeTime bounds the storing of one chunk.
+	// storeTime bounds storing one chunk.
 	storeTime = 5 * time.Second
 )
 
@@ -51,14 +51,14 @@ func (s *natsStore) meta(object string) string {
 	return "$O." + s.cfg.Bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
 }
 
-// put writes the body of a call to a new object. What was written before a failure
-// is the caller's to remove.
+// putBody writes the body of a call to a new object. The caller must remove what was written before
+// an error.
 func (s *natsStore) put(ctx context.Context, object string, m *natsCallMsg) error {
 	cctx, stop := natsd.WhileConnected(ctx, s.nc)
 	defer stop()
 	err := s.write(cctx, object, m.body)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		s.forget() // the bucket has been lost since it was found
+		s.forget() // the bucket was deleted after it was found
 		err = s.write(cctx, object, m.body)
 	}
 	if err == nil {
@@ -73,7 +73,7 @@ func (s *natsStore) put(ctx context.Context, object string, m *natsCallMsg) erro
 	return s.fault(m.method, err)
 }
 
-// fault returns what a caller is told of a body that could not be stored.
+// storeError converts an error of the store to the error which the caller gets.
 func (s *natsStore) fault(method string, err error) error {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
@@ -82,13 +82,13 @@ func (s *natsStore) fault(method string, err error) error {
 	return fault.New(fault.Unavailable, "call %s: cannot store the body in the bucket %s: %v; bodies above %d bytes need JetStream", method, s.cfg.Bucket, err, natsChunk)
 }
 
-// What the server says when a stream, or its disk, is full.
+// Server error codes for a full stream or a full disk.
 const (
 	codeStoreFailed jetstream.ErrorCode = 10077
 	codeNoResources jetstream.ErrorCode = 10047
 )
 
-// write writes the chunks of an object and then its description.
+// writeObject writes the chunks of an object and then its metadata.
 func (s *natsStore) write(ctx context.Context, object string, body []byte) error {
 	if _, err := s.open(ctx); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *natsStore) write(ctx context.Context, object string, body []byte) error
 	return s.publish(ctx, m)
 }
 
-// publish writes one message of an object and waits until it is stored.
+// publishStored writes one message of an object and waits until it is stored.
 func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -130,14 +130,13 @@ func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
 	return err
 }
 
-// errWhole ends the reading of an object that is complete, errIncomplete of one that
-// is not.
+// errObjectComplete and errIncomplete end the reading of an object.
 var (
 	errWhole      = errors.New("whole")
 	errIncomplete = errors.New("the object is gone, or incomplete")
 )
 
-// get reads the body of a call.
+// getBody reads the body of a call.
 func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
@@ -167,8 +166,7 @@ func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	return nil, fault.New(fault.Unavailable, "call %s: cannot read the body from the bucket %s: %v", m.method, s.cfg.Bucket, err)
 }
 
-// remove removes an object, or what there is of it; if it cannot, the object runs
-// out by itself.
+// removeObject removes an object, complete or not. If that fails, the object expires by its TTL.
 func (s *natsStore) remove(object string) {
 	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
 	defer cancel()
@@ -182,8 +180,8 @@ func (s *natsStore) remove(object string) {
 	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.meta(object)))
 }
 
-// open returns the stream of the bucket, which it creates if it is missing. One
-// that exists keeps the settings that its operator gave it.
+// openStream returns the stream of the bucket, which it creates if it is missing. An existing
+// bucket keeps the settings that its operator gave it.
 func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
 	s.mu.Lock()
 	stream := s.mu.stream
@@ -218,7 +216,7 @@ func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
 		Storage:     jetstream.FileStorage,
 		Replicas:    s.cfg.Replicas,
 	})
-	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 		return nil, err
 	}
 	return s.js.Stream(ctx, s.name())

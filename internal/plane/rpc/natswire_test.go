@@ -11,8 +11,8 @@ import (
 	"penstock/core/fault"
 )
 
-// recorded are the messages of version 1 in testdata, as this version understands
-// and, but for those of a later one, writes them.
+// recorded are the messages of version 1 in testdata, as this version decodes and encodes them;
+// messages of a later version are only decoded.
 func recordedCalls() map[string]*natsCallMsg {
 	trace := envelope{budget: 2500 * time.Millisecond, parent: "00-0102-0304-01", state: "v=a"}
 	return map[string]*natsCallMsg{

@@ -130,7 +130,7 @@ func serveTCP(t *testing.T, p *rpc.TCP, h rpc.Handler) (addr string, stop func()
 	return addr, stop
 }
 
-// Who speaks another protocol is sent away without harm.
+// A peer which speaks another protocol is rejected without harm.
 func TestTCPStrangers(t *testing.T) {
 	log := syncBuffer{lines: make(chan struct{}, 16)}
 	p := newTCP(t, rpc.TCPConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -11,23 +11,23 @@ import (
 	"penstock/core/fault"
 )
 
-// callIn is the handler's side of a call.
+// serverCall is the handler's side of a call.
 type callIn struct {
 	link   *serverLink
 	id     uint32
-	size   int64 // of the body
+	size   int64 // of the body, in bytes
 	cancel context.CancelFunc
-	// Of the link's reader, until the handler runs; start is nil from then on.
+	// Owned by the link's reader until the handler runs; start is nil from then on.
 	began time.Time
 	body  gather
 	start func(body []byte)
 
-	turn chan struct{} // held by the one who sends
-	wait outWait       // of that one
-	wake chan struct{} // for the sender, when waiting was set
+	turn chan struct{} // held by the sending goroutine
+	wait outWait       // owned by the sending goroutine
+	wake chan struct{} // wakes the sender if waiting was set
 	mu   struct {
 		sync.Mutex
-		frames, bytes int64 // credit
+		frames, bytes int64 // remaining credit
 		waiting       bool
 	}
 }
@@ -39,16 +39,16 @@ func newCallIn(l *serverLink, id uint32, size int, cancel context.CancelFunc) *c
 	return c
 }
 
-// run starts the handler.
+// startHandler starts the handler.
 func (c *callIn) run() {
 	start, body := c.start, c.body.buf
 	c.start, c.body = nil, gather{}
 	c.link.handlers.Go(func() { start(body) })
 }
 
-// settle returns what the call took up: its place and the memory of its body. A
-// handler that has been cancelled has both until it returns, so that a client that
-// calls and cancels cannot have more at work than one that waits.
+// releaseResources releases the call's place and the memory of its body. A canceled handler keeps
+// both until it returns, so a client which calls and cancels cannot have more work in progress than
+// one which waits.
 func (c *callIn) settle() {
 	c.link.bodies.give(c.size)
 	c.link.server.bodies.give(c.size)
@@ -57,18 +57,18 @@ func (c *callIn) settle() {
 	c.link.mu.inside--
 }
 
-// serve runs the handler and sends how it ended.
+// runHandler runs the handler and sends its outcome.
 func (c *callIn) serve(ctx context.Context, h Handler, method string, body []byte) {
 	send := func(frame []byte) error { return c.send(ctx, frame) }
 	invoke(ctx, h, method, body, send, func(err error) { c.finish(method, err) })
 }
 
-// finish sends the outcome to a caller that is still there.
+// sendOutcome sends the outcome if the caller has not canceled.
 func (c *callIn) finish(method string, err error) {
 	c.cancel() // a send by a goroutine that the handler left behind fails
 	c.settle()
 	if c.link.remove(c.id) == nil {
-		return // cancelled, or the connection is gone
+		return // canceled, or the connection is closed
 	}
 	defer c.link.drop(c)
 	var payload []byte
@@ -79,12 +79,12 @@ func (c *callIn) finish(method string, err error) {
 		}
 		payload = appendFault(nil, f)
 	}
-	// An error is that the connection is gone.
+	// An error means that the connection is closed.
 	_ = c.link.out.frame(nil, new(outWait), frameEnd, c.id, payload, nil)
 }
 
-// send sends one frame, waiting while the caller is behind by the credit or the
-// connection by its buffer.
+// sendFrame sends one frame. It blocks while the caller is behind by the credit, or while the
+// connection's buffer is full.
 func (c *callIn) send(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
 		return errFrameTooLarge(len(frame))
@@ -104,7 +104,7 @@ func (c *callIn) send(ctx context.Context, frame []byte) error {
 	return nil
 }
 
-// write sends frame in as many parts as it needs.
+// writeParts sends frame in as many parts as it needs.
 func (c *callIn) write(ctx context.Context, frame []byte) error {
 	out, stop := &c.link.out, ctx.Done()
 	if len(frame) <= tcpPayload {
@@ -119,8 +119,8 @@ func (c *callIn) write(ctx context.Context, frame []byte) error {
 	return out.long(stop, &c.wait, frameMore, c.id, frame[part:])
 }
 
-// pay waits for credit and takes that of a frame of n bytes. It reports false
-// when the call is over.
+// awaitCredit waits for credit and takes that of a frame of n bytes. It returns false when the call
+// is over.
 func (c *callIn) pay(ctx context.Context, n int) bool {
 	c.mu.Lock()
 	for c.mu.frames <= 0 || c.mu.bytes <= 0 {
@@ -139,7 +139,7 @@ func (c *callIn) pay(ctx context.Context, n int) bool {
 	return true
 }
 
-// earn adds the credit that the caller gave.
+// addCredit adds the credit that the caller granted.
 func (c *callIn) earn(frames, bytes uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,6 +147,6 @@ func (c *callIn) earn(frames, bytes uint32) {
 	c.mu.bytes = min(c.mu.bytes+int64(bytes), math.MaxUint32)
 	if c.mu.waiting && c.mu.frames > 0 && c.mu.bytes > 0 {
 		c.mu.waiting = false
-		c.wake <- struct{}{} // never blocks: one ring for each wait
+		c.wake <- struct{}{} // never blocks: one signal per wait
 	}
 }

@@ -7,39 +7,38 @@ import (
 	"sync"
 )
 
-// callOut is the caller's side of a call. The connection's reader puts frames of
-// the answer into a queue; the caller takes all there are at once and hands them
-// to recv where they lie.
+// clientCall is the caller's side of a call. The connection's reader queues the frames of the
+// answer. The caller takes all queued frames at once and passes them to recv without copying.
 type callOut struct {
 	link   *clientLink
 	method string
-	id     uint32 // 0 until it is sent; of link.mu
-	at     uint64 // where in the link's bytes it begins; of link.mu
+	id     uint32 // 0 until it is sent; guarded by link.mu
+	at     uint64 // stream offset at which it starts; guarded by link.mu
 
-	wake chan struct{} // for the caller, when waiting was set
+	wake chan struct{} // wakes the caller if waiting was set
 	over chan struct{} // closed when the outcome is known
 	mu   struct {
 		sync.Mutex
 		in      answers
-		part    gather // of a frame that is coming in parts
+		part    gather // a frame that is arriving in parts
 		parting bool
-		frames  int64 // credit that the server has
+		frames  int64 // credit left to the server
 		bytes   int64
-		charged int // bytes of link.answers
+		charged int // bytes reserved in link.answerBudget
 		waiting bool
-		begun   bool // something of the answer came
+		begun   bool // some of the answer has arrived
 		ended   bool
 		err     error
 		again   bool
 	}
-	// The rest is the caller's alone.
-	taken answers // what it is handing to recv
+	// The remaining fields belong to the caller's goroutine.
+	taken answers // frames being passed to recv
 	owed  struct{ frames, bytes uint32 }
 }
 
-// answers are frames in the order in which they came: small ones as records of 4
-// bytes of length and as many bytes, large ones beside them, in their turn where
-// the length is largeFrame.
+// answerFrames is a queue of frames in order of arrival. A small frame is a record in small: a
+// length of 4 bytes and the data. A large frame is in large; its place in small is marked by the
+// length largeFrame.
 type answers struct {
 	small []byte
 	large [][]byte
@@ -59,8 +58,8 @@ func newCallOut(l *clientLink, method string) *callOut {
 	return c
 }
 
-// arrive takes a frame of the answer, or a part of one. An error but errAnswers
-// is the server's fault.
+// enqueueFrame queues a frame of the answer or a part of one. Every error except errUnreadAnswers
+// is a protocol violation of the server.
 func (c *callOut) arrive(t frameType, payload []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +116,7 @@ func (c *callOut) arrive(t frameType, payload []byte) error {
 	return nil
 }
 
-// payLocked takes the credit for a frame of n bytes.
+// spendCreditLocked takes the credit for a frame of n bytes.
 func (c *callOut) payLocked(n int) error {
 	if c.mu.frames <= 0 || c.mu.bytes <= 0 {
 		return errCredit
@@ -127,7 +126,7 @@ func (c *callOut) payLocked(n int) error {
 	return nil
 }
 
-// chargeLocked sets n bytes of the connection's memory aside for the call.
+// reserveMemoryLocked reserves n bytes of the connection's answer budget for the call.
 func (c *callOut) chargeLocked(n int) bool {
 	if !c.link.answers.take(int64(n)) {
 		return false
@@ -136,16 +135,16 @@ func (c *callOut) chargeLocked(n int) bool {
 	return true
 }
 
-// ringLocked wakes the caller if it waits.
+// wakeCallerLocked wakes the caller if it waits.
 func (c *callOut) ringLocked() {
 	if c.mu.waiting {
 		c.mu.waiting = false
-		c.wake <- struct{}{} // never blocks: one ring for each wait
+		c.wake <- struct{}{} // never blocks: one signal per wait
 	}
 }
 
-// finish records how the call ended, unless it has ended. What came before is
-// still delivered, and then there is no other attempt, whatever the server says.
+// recordOutcome records how the call ended, unless it has ended already. Frames received before are
+// still delivered; once a frame has arrived, again is ignored.
 func (c *callOut) finish(err error, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,8 +156,8 @@ func (c *callOut) finish(err error, again bool) {
 	c.ringLocked()
 }
 
-// receive hands frames to recv until the call has ended and all of them are
-// delivered, recv fails, or ctx ends.
+// receiveFrames passes frames to recv until the call has ended and all of them are delivered, recv
+// fails, or ctx ends.
 func (c *callOut) receive(ctx context.Context, recv func([]byte) error) (err error, again bool) {
 	for {
 		ended := c.take()
@@ -169,14 +168,14 @@ func (c *callOut) receive(ctx context.Context, recv func([]byte) error) (err err
 			continue
 		}
 		if err := over(ctx); err != nil {
-			return err, false // the handler's error is then an echo of it
+			return err, false // the handler's error only echoes it
 		}
-		return c.mu.err, c.mu.again // nobody writes them any more
+		return c.mu.err, c.mu.again // no writer is left
 	}
 }
 
-// take exchanges the frames that came for those that were delivered. It waits
-// until there are some or the call has ended, which it reports.
+// takeFrames exchanges the queued frames for the delivered ones. It waits until there are frames or
+// the call has ended, and reports whether it has ended.
 func (c *callOut) take() (ended bool) {
 	c.mu.Lock()
 	for len(c.mu.in.small) == 0 && !c.mu.ended {
@@ -192,7 +191,7 @@ func (c *callOut) take() (ended bool) {
 	return ended
 }
 
-// deliver hands what was taken to recv.
+// deliverFrames passes the taken frames to recv.
 func (c *callOut) deliver(ctx context.Context, recv func([]byte) error) error {
 	large := 0
 	for b := c.taken.small; len(b) > 0; {
@@ -221,7 +220,7 @@ func (c *callOut) deliver(ctx context.Context, recv func([]byte) error) error {
 	return nil
 }
 
-// refund returns n bytes of the connection's memory.
+// refundMemory returns n bytes to the connection's answer budget.
 func (c *callOut) refund(n int) {
 	c.mu.Lock()
 	c.mu.charged -= n
@@ -229,8 +228,7 @@ func (c *callOut) refund(n int) {
 	c.link.answers.give(int64(n))
 }
 
-// repay gives the server credit for a frame of n bytes that was delivered, for
-// many frames at a time.
+// returnCredit returns the credit for a delivered frame of n bytes to the server, in batches.
 func (c *callOut) repay(n int) error {
 	c.owed.frames++
 	c.owed.bytes += uint32(n)
@@ -254,7 +252,7 @@ func (c *callOut) repay(n int) error {
 	return nil
 }
 
-// release returns the memory of a call that is over.
+// releaseMemory returns the memory of a finished call.
 func (c *callOut) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

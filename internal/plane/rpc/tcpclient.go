@@ -17,19 +17,19 @@ type clientLink struct {
 	tcpLink
 	addr    string
 	maxBody int
-	// unchecked is that damage to what goes over the connection would not be noticed: it
-	// has neither TLS nor checksums.
+	// unchecked means that damage to data on the connection would go unnoticed: it has neither TLS
+	// nor checksums.
 	unchecked bool
-	forget    func() // has later calls dial
+	forget    func() // unregisters the link, so that later calls dial
 	answers   budget
 	buf       []byte
-	give      func() // returns buf
+	give      func() // returns buf to the pool
 
 	mu struct {
 		sync.Mutex
 		calls map[uint32]*callOut
-		last  uint32 // number of the last call
-		gone  bool   // no call is begun here any more
+		last  uint32 // number of the most recent call
+		gone  bool   // no new calls
 		idle  time.Time
 	}
 }
@@ -51,8 +51,8 @@ func newClientLink(t *TCP, p *tcpPeer, conn net.Conn, greeting hello) *clientLin
 	return l
 }
 
-// serve runs the link and ends its calls when it has ended. Those of which the
-// operating system took nothing can be made elsewhere.
+// serveConn runs the link until it ends, and then ends its calls. A call without a byte written to
+// the operating system can be retried on another connection.
 func (l *clientLink) serve() {
 	err := l.run(l.buf)
 	l.give()
@@ -67,7 +67,7 @@ func (l *clientLink) serve() {
 	}
 }
 
-// broken is the outcome of a call whose connection ended because of cause.
+// connectionError returns the outcome of a call whose connection ended because of cause.
 func (l *clientLink) broken(method string, cause error) error {
 	why := "broke"
 	switch {
@@ -81,7 +81,7 @@ func (l *clientLink) broken(method string, cause error) error {
 	return &fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("call %s: the connection to %s %s", method, l.addr, why), Err: cause}
 }
 
-// retire has later calls dial a connection of their own.
+// stopNewCalls makes later calls dial a new connection.
 func (l *clientLink) retire() {
 	l.forget()
 	l.mu.Lock()
@@ -89,7 +89,7 @@ func (l *clientLink) retire() {
 	l.mu.gone = true
 }
 
-// tickle closes a link that has had no call for long.
+// closeIfIdle closes a link which has had no call for cfg.Idle.
 func (l *clientLink) tickle() error {
 	l.mu.Lock()
 	over := len(l.mu.calls) == 0 && time.Since(l.mu.idle) >= l.cfg.Idle
@@ -102,9 +102,8 @@ func (l *clientLink) tickle() error {
 	return nil
 }
 
-// begin sends the head of c and the first part of its body, once there is room.
-// The numbers of calls ascend in the order in which they are sent. False is that
-// the link takes no more calls.
+// startCall sends the header of c and the first part of its body, once there is room. Call numbers
+// ascend in the order of sending. It returns false if the link takes no more calls.
 func (l *clientLink) begin(c *callOut, head, part []byte) bool {
 	for {
 		l.mu.Lock()
@@ -133,20 +132,20 @@ func (l *clientLink) begin(c *callOut, head, part []byte) bool {
 		select {
 		case <-space:
 		case <-c.over:
-			return true // nothing was sent, and the caller has gone
+			return true // nothing was sent, and the caller has left
 		}
 	}
 }
 
-// find returns the call of that number, nil if it is over.
+// findCall returns the call with that number, or nil if it is over.
 func (l *clientLink) find(id uint32) *callOut {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.calls[id]
 }
 
-// drop removes c and reports whether it was there. The last call of a link that
-// takes no more closes it.
+// removeCall removes c and reports whether it was present. Removing the last call of a link which
+// takes no new calls closes the link.
 func (l *clientLink) drop(c *callOut) bool {
 	l.mu.Lock()
 	there := c.id != 0 && l.mu.calls[c.id] == c
@@ -166,7 +165,7 @@ func (l *clientLink) drop(c *callOut) bool {
 	return there
 }
 
-// abandon ends c for the given reason, and its handler, unless it has ended.
+// cancelCall ends c with the given reason and cancels its handler, unless c has ended.
 func (l *clientLink) abandon(c *callOut, why error) {
 	c.finish(why, false)
 	l.mu.Lock()
@@ -183,13 +182,13 @@ func (l *clientLink) abandon(c *callOut, why error) {
 
 var errGone = errors.New("the caller has gone away")
 
-// frame takes what the server sends.
+// handleFrame handles a frame from the server.
 func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
 	switch t {
 	case frameData, frameStart, frameMore:
 		c := l.find(id)
 		if c == nil {
-			return nil // it was cancelled a moment ago
+			return nil // it was just canceled
 		}
 		err := c.arrive(t, payload)
 		if errors.Is(err, errAnswers) {
@@ -222,7 +221,8 @@ func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
 	}
 }
 
-// goaway takes no more calls and gives those back that the server will not begin.
+// handleGoaway stops new calls and hands back the calls which the server will not start, for a
+// retry elsewhere.
 func (l *clientLink) goaway(last uint32, why *fault.Error) error {
 	l.retire()
 	var back []*callOut
@@ -245,7 +245,7 @@ func (l *clientLink) goaway(last uint32, why *fault.Error) error {
 	return nil
 }
 
-// call makes one call. Again is that it had no effect and may be made on another
+// makeCall makes one call. again means that the call had no effect and may be made on another
 // connection.
 func (l *clientLink) call(ctx context.Context, method string, body []byte, recv func([]byte) error) (err error, again bool) {
 	if len(body) > l.maxBody {
@@ -253,7 +253,7 @@ func (l *clientLink) call(ctx context.Context, method string, body []byte, recv 
 	}
 	c := newCallOut(l, method)
 	defer c.release()
-	defer l.abandon(c, errGone) // if it is still there
+	defer l.abandon(c, errGone) // no effect if the call has ended
 	defer context.AfterFunc(ctx, func() { l.abandon(c, errGone) })()
 
 	head := appendCallHead(nil, &callHead{size: len(body), method: method, envelope: envelop(ctx)})
@@ -263,7 +263,7 @@ func (l *clientLink) call(ctx context.Context, method string, body []byte, recv 
 		return fault.New(fault.Unavailable, "call %s: the connection to %s was just closed", method, l.addr), true
 	}
 	if c.id != 0 {
-		// An error is that the call is over: receive knows how.
+		// An error means that the call is over; receiveFrames returns its outcome.
 		_ = l.out.long(c.over, new(outWait), frameBody, c.id, body[part:])
 	}
 	return c.receive(ctx, recv)

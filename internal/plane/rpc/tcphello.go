@@ -10,52 +10,52 @@ import (
 )
 
 const (
-	// tcpMagic is what each side sends first.
+	// tcpMagic is the first thing that each side sends.
 	tcpMagic = "penstock"
-	// tcpVersion is the version that this build speaks, and the only one.
+	// tcpVersion is the only version that this build speaks.
 	tcpVersion = 1
-	// maxHello bounds the payload of a HELLO and of what stands in its place.
+	// maxHello bounds the payload of a HELLO, or of a frame sent instead of it, in bytes.
 	maxHello = 8 << 10
 	// maxToken bounds a token, in bytes.
 	maxToken = 4 << 10
 )
 
-// The settings of a HELLO. Numbers are never reused; a reader passes over those
-// that it does not know, and takes the default of one that is absent.
+// Settings of a HELLO. Numbers are never reused. Readers skip unknown settings and use the default
+// of absent ones.
 const (
 	setToken   = 1 // client: the shared secret
-	setFrames  = 2 // client: frames that a call may be ahead at first
-	setBytes   = 3 // client: bytes that it may be ahead at first
-	setMaxBody = 4 // server: the longest body that it takes
-	setCalls   = 5 // server: calls at a time
-	// setChecksum is sent by both without TLS, as the last one: a byte that says whether
-	// frames are to have checksums, and the CRC-32C of the payload up to there.
+	setFrames  = 2 // client: initial frame credit of a call
+	setBytes   = 3 // client: initial byte credit of a call
+	setMaxBody = 4 // server: the longest accepted body, in bytes
+	setCalls   = 5 // server: maximum calls in progress
+	// settingChecksum is sent by both sides without TLS, as the last setting: one byte that tells
+	// whether frames have checksums, and the CRC-32C of the payload up to there.
 	setChecksum = 6
 )
 
-// What setChecksum says.
+// Values of settingChecksum.
 const (
-	checksumsKnown = 1 // server: it could, and the client did not ask
-	checksumsUsed  = 2 // client: it asks; server: so it is
+	checksumsKnown = 1 // server: supported, but the client did not ask
+	checksumsUsed  = 2 // client: requested; server: enabled
 )
 
-// hello is what each side says first. The zero value of a setting is not sent.
+// hello is the first message of each side. Settings with the zero value are not sent.
 type hello struct {
-	least, most    uint8 // versions spoken
+	least, most    uint8 // range of supported versions
 	token          string
 	frames, bytes  uint32
 	maxBody, calls uint32
 	checksums      uint8
 }
 
-// setting is one pair of a HELLO.
+// helloSetting is one key and value of a HELLO.
 type setting struct {
 	key   uint16
 	value []byte
 }
 
-// appendHello appends the payload of a HELLO: versions, the settings of h, and
-// more of them, which mean nothing.
+// appendHello appends the payload of a HELLO: versions, the settings of h, and the meaningless
+// settings in more.
 func appendHello(dst []byte, h *hello, more ...setting) []byte {
 	start := len(dst)
 	dst = append(dst, h.least, h.most)
@@ -87,7 +87,7 @@ func appendSetting(dst []byte, s setting) []byte {
 	return append(dst, s.value...)
 }
 
-// decodeHello reads the payload of a HELLO.
+// decodeHello decodes the payload of a HELLO.
 func decodeHello(b []byte) (hello, error) {
 	if len(b) < 2 {
 		return hello{}, errShort("HELLO", b)
@@ -118,7 +118,7 @@ func decodeHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// set takes one setting over. The last of several of one key counts.
+// applySetting stores one setting in h. Of several with the same key the last one counts.
 func (h *hello) set(key uint16, value []byte) error {
 	var to *uint32
 	switch key {
@@ -146,7 +146,7 @@ func (h *hello) set(key uint16, value []byte) error {
 	return nil
 }
 
-// setChecksums takes setChecksum over; before is the payload up to its value.
+// applyChecksums verifies and stores settingChecksum. before is the payload up to its value.
 func (h *hello) setChecksums(before, value []byte) error {
 	if len(value) < 1+sumSize {
 		return errShort("HELLO", value)
@@ -159,42 +159,41 @@ func (h *hello) setChecksums(before, value []byte) error {
 	return nil
 }
 
-// agrees reports whether the peer that said h speaks our version.
+// speaksOurVersion reports whether the peer that sent h supports tcpVersion.
 func (h *hello) agrees() bool { return h.least <= tcpVersion && tcpVersion <= h.most }
 
-// greeting returns the magic and a HELLO with a setting that means nothing.
+// encodeGreeting returns the magic and a HELLO with one meaningless setting.
 func greeting(h *hello) []byte {
 	return appendFirst(nil, frameHello, appendHello(nil, h, greaseSetting()))
 }
 
-// appendGrease appends a frame of a type that means nothing, the first of every
-// connection: a peer that stumbles over what it does not know is found out today, not
-// when there is something new to say.
+// appendGreaseFrame appends a frame of a meaningless type, which is the first of every connection.
+// A peer that fails on unknown types is thus found before new types exist.
 func (f framing) appendGrease(dst []byte) []byte {
 	t, id, nothing := grease()
 	return f.append(dst, t, id, nothing, nil)
 }
 
-// appendFirst appends the magic and the frame after it.
+// appendFirstFrame appends the magic and the frame that follows it.
 func appendFirst(dst []byte, t frameType, payload []byte) []byte {
 	dst = append(dst, tcpMagic...)
 	return append(appendFrameHeader(dst, t, 0, len(payload)), payload...)
 }
 
-// greaseType returns one of the reserved types of frames: 0x8a, 0x9a … 0xfa.
+// randomGreaseType returns one of the reserved frame types: 0x8a, 0x9a … 0xfa.
 func greaseType() frameType { return frameType(rand.N(8)<<4 | 0x8a) }
 
-// greaseSetting returns one of the reserved settings, 0x0a0a, 0x0a1a … 0xfafa.
+// randomGreaseSetting returns one of the reserved settings: 0x0a0a, 0x0a1a … 0xfafa.
 func greaseSetting() setting {
 	return setting{uint16(rand.N(16)<<12 | rand.N(16)<<4 | 0x0a0a), random(rand.N(16))}
 }
 
-// grease returns a frame that means nothing.
+// greaseFrame returns a meaningless frame.
 func grease() (t frameType, id uint32, payload []byte) {
 	return greaseType(), rand.Uint32(), random(rand.N(32))
 }
 
-// random returns n random bytes.
+// randomBytes returns n random bytes.
 func random(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -203,13 +202,13 @@ func random(n int) []byte {
 	return b
 }
 
-// readMagic reads what a peer says first, and tells from it who else it is.
+// readMagic reads the magic. If the peer speaks TLS or another protocol, the error says so.
 func readMagic(r io.Reader) error {
 	b := make([]byte, len(tcpMagic))
 	if _, err := io.ReadFull(r, b[:1]); err != nil {
 		return err
 	}
-	if b[0] == 0x15 || b[0] == 0x16 { // an alert, or the greeting of a TLS client
+	if b[0] == 0x15 || b[0] == 0x16 { // a TLS alert, or a TLS ClientHello
 		return errSpeaksTLS
 	}
 	if _, err := io.ReadFull(r, b[1:]); err != nil {
@@ -221,7 +220,7 @@ func readMagic(r io.Reader) error {
 	return nil
 }
 
-// readFirst reads the frame after the magic.
+// readFirstFrame reads the frame that follows the magic.
 func readFirst(r io.Reader) (frameType, []byte, error) {
 	head := make([]byte, tcpHeader)
 	if _, err := io.ReadFull(r, head); err != nil {

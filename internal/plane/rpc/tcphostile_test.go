@@ -11,8 +11,8 @@ import (
 	"penstock/core/fault"
 )
 
-// silent dials n and says first and nothing more. What comes is read, so that
-// nobody waits for that.
+// silent dials n and sends only first. It reads what arrives, so that the peer does not block on
+// that.
 func silent(t *testing.T, n *pipeNet, first []byte) net.Conn {
 	t.Helper()
 	conn, err := n.dial()
@@ -60,7 +60,7 @@ func TestTCPAnnouncedBodiesGiveWay(t *testing.T) {
 	})
 }
 
-// Connections that say nothing drive out each other, not those who greet.
+// Silent connections displace each other, not connections which greet.
 func TestTCPSilentConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newPipeNet()

@@ -135,8 +135,7 @@ func TestTCPLargeBodyWhileOthersStream(t *testing.T) {
 	}
 }
 
-// A caller that does not take its frames stops its own handler and nobody else,
-// and what is kept for it is bounded.
+// A caller which does not take its frames blocks only its own handler, and its queue is bounded.
 func TestTCPSlowCallersStopOnlyThemselves(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{})
 	const slow = 50
@@ -218,8 +217,8 @@ func TestTCPFramesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Many bodies that never come to their end do not take the memory of the server:
-// a connection may hold so many, and all of them together so many more.
+// Many bodies which never complete cannot exhaust the memory of the server: there is a bound per
+// connection, and one for all.
 func TestTCPHalfSentBodiesAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{ConnBodies: 4 * MaxBody, Bodies: 6 * MaxBody})
 	entered := make(chan int, 16)
@@ -351,7 +350,7 @@ func TestTCPConnectionsAreBounded(t *testing.T) {
 // much ends, the others go on.
 func TestTCPUntakenAnswersAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{Answers: 20 << 20})
-	const calls = 4 // of which two large frames fit
+	const calls = 4 // room for two large frames
 	var standing, sent, callers sync.WaitGroup
 	standing.Add(calls)
 	sent.Add(calls)

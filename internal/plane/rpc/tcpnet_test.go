@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// pipeNet is a network of one listener made of net.Pipe, for bubbles of virtual
-// time. It can be cut: bytes vanish then, and nobody is told.
+// pipeNet is a network with one listener, made of net.Pipe, for synctest bubbles. It can be cut:
+// bytes then vanish without an error.
 type pipeNet struct {
 	backlog chan net.Conn
 	closed  chan struct{}

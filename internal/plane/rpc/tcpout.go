@@ -10,62 +10,59 @@ import (
 )
 
 const (
-	// outFull is how many bytes may wait to be written before senders wait too.
+	// maxBuffered is how many bytes may wait to be written before senders block.
 	outFull = 256 << 10
-	// outAdmit is how many of them are taken from those who wait.
+	// admitBytes is how many buffered bytes may come from blocked senders.
 	outAdmit = outFull / 16
-	// outTurn is how much of one long body or frame goes into one write, and
-	// outTurns how many of them share it, so that tokens are never behind more of
-	// them than that.
+	// turnBytes is how much of one long body or frame goes into one write, and turnsPerWrite is how
+	// many long ones share a write. Together they bound how much long data can delay a token.
 	outTurn, outTurns = 64 << 10, 4
-	// outOver is where a connection is given up: what is sent without waiting has
-	// come to so much because the peer does not read.
+	// maxBacklog is the buffer size at which the connection is closed: data that is sent without
+	// blocking has accumulated because the peer does not read.
 	outOver = 4 << 20
 )
 
 var errBacklog = errors.New("the peer does not read")
 
-// tcpOut is the writing half of a connection. Senders append frames to a buffer;
-// one goroutine takes all of it and writes it at once, so a write carries the
-// frames of as many calls as came up during the one before. A sender that finds
-// the buffer full queues with its frame, which the writer takes from it in its
-// turn: nobody is woken in vain, and nobody waits for ever. Nothing in it allocates
-// once the two buffers have grown.
+// tcpWriter is the writing half of a connection. Senders append frames to a buffer. One goroutine
+// takes the whole buffer and writes it at once, so one write carries the frames of all calls which
+// arrived during the previous write. A sender that finds the buffer full queues its frame, and the
+// writer takes the frames from the queue in order: no wakeup is wasted and no sender starves.
+// tcpWriter does not allocate once its two buffers have grown.
 type tcpOut struct {
 	framing
-	wake chan struct{} // for the writer, when idle was set
+	wake chan struct{} // wakes the writer if idle was set
 	mu   struct {
 		sync.Mutex
 		buf    []byte
 		taken  uint64        // bytes that the writer took before buf
-		shorts outQueue      // frames that found buf full
-		longs  outQueue      // what is sent in turns
-		space  chan struct{} // closed when the writer takes or stops; nil while nobody waits
+		shorts outQueue      // frames for which buf had no room
+		longs  outQueue      // long data, sent in turns
+		space  chan struct{} // closed when the writer takes bytes or stops; nil without waiters
 		idle   bool          // the writer waits for wake
-		pong   bool          // a ping is to be answered
+		pong   bool          // a ping must be answered
 		ping   [pingSize]byte
 		err    error // set when nothing more is written
 	}
-	writing  sync.Mutex    // held while bytes are written: between two frames it is free
-	progress atomic.Uint64 // bytes that the writer took so far
-	// Of the writer alone.
-	written uint64     // bytes that the operating system took
-	served  []*outWait // those whose wait is over
+	writing  sync.Mutex    // held during a write; free between two frames
+	progress atomic.Uint64 // bytes that the writer has taken so far
+	// The remaining fields belong to the writer's goroutine.
+	written uint64     // bytes that the operating system has accepted
+	served  []*outWait // sends whose wait is over
 }
 
-// outWait is a sender that waits, with what it sends. One goroutine uses it, for
-// one wait after another.
+// queuedSend is a blocked sender and its data. One goroutine uses it, for one wait after another.
 type outWait struct {
 	next, prev *outWait
-	in         *outQueue // nil when it is in none; of tcpOut.mu
+	in         *outQueue // nil when it is in no queue; guarded by tcpWriter.mu
 	t          frameType
 	id         uint32
 	a, b       []byte
-	done       chan struct{} // gets one when the wait is over
-	err        error         // why, if it was in vain
+	done       chan struct{} // receives one value when the wait is over
+	err        error         // why the data was not sent
 }
 
-// outQueue is a list of them, in the order in which they came.
+// sendQueue is a FIFO list of blocked senders.
 type outQueue struct {
 	first, last *outWait
 	n           int
@@ -97,15 +94,15 @@ func (q *outQueue) remove(w *outWait) {
 	q.n--
 }
 
-// init makes w ready; first goes out before everything else, and frames are as f has them.
+// init prepares w. first is sent before all other data; f is the format of frames.
 func (w *tcpOut) init(f framing, first []byte) {
 	w.framing = f
 	w.wake = make(chan struct{}, 1)
 	w.mu.buf = first
 }
 
-// frame appends a frame whose payload is a, then b. While the buffer is full it
-// waits, as wait, until stop is closed.
+// sendFrame appends a frame whose payload is a followed by b. While the buffer is full it blocks,
+// using wait, until stop is closed.
 func (w *tcpOut) frame(stop <-chan struct{}, wait *outWait, t frameType, id uint32, a, b []byte) error {
 	w.mu.Lock()
 	if w.mu.err != nil {
@@ -121,8 +118,8 @@ func (w *tcpOut) frame(stop <-chan struct{}, wait *outWait, t frameType, id uint
 	return w.await(stop, wait, &w.mu.shorts)
 }
 
-// long appends b in frames of type t, outTurn bytes for each write, until stop is
-// closed. It waits, as wait, until the last of them is taken.
+// sendInTurns appends b in frames of type t, turnBytes per write, until stop is closed. It blocks,
+// using wait, until the writer has taken the last of them.
 func (w *tcpOut) long(stop <-chan struct{}, wait *outWait, t frameType, id uint32, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -136,7 +133,7 @@ func (w *tcpOut) long(stop <-chan struct{}, wait *outWait, t frameType, id uint3
 	return w.await(stop, wait, &w.mu.longs)
 }
 
-// await queues wait in q and waits for its turn. w.mu is held, and released.
+// awaitTurn queues wait in q and waits for its turn. The caller holds w.mu; awaitTurn releases it.
 func (w *tcpOut) await(stop <-chan struct{}, wait *outWait, q *outQueue) error {
 	if wait.done == nil {
 		wait.done = make(chan struct{}, 1)
@@ -160,9 +157,9 @@ func (w *tcpOut) await(stop <-chan struct{}, wait *outWait, q *outQueue) error {
 	return wait.err
 }
 
-// try appends a frame and returns where in the stream of bytes it begins. If the
-// buffer is full it appends nothing and returns a channel that is closed when it
-// may be worth another try. There is room for such frames where others wait.
+// trySendFrame appends a frame and returns its offset in the stream of bytes. If the buffer is full
+// it appends nothing and returns a channel which is closed when a retry may succeed. Its limit is
+// twice that of sendFrame, so it has room when other senders block.
 func (w *tcpOut) try(t frameType, id uint32, a, b []byte) (at uint64, space <-chan struct{}, err error) {
 	w.mu.Lock()
 	if w.mu.err != nil {
@@ -183,8 +180,8 @@ func (w *tcpOut) try(t frameType, id uint32, a, b []byte) (at uint64, space <-ch
 	return at, nil, nil
 }
 
-// now appends a frame without waiting. It is for frames whose number is bounded
-// otherwise; when there are too many all the same, the peer does not read.
+// sendFrameNow appends a frame without blocking. It is for frames whose number is bounded
+// elsewhere. If too many accumulate anyway, the peer does not read.
 func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 	w.mu.Lock()
 	if w.mu.err != nil {
@@ -200,8 +197,8 @@ func (w *tcpOut) now(t frameType, id uint32, payload []byte) error {
 	return nil
 }
 
-// ping sends a ping on conn, before all that waits: where thousands of goroutines are ready,
-// it may be seconds before the writer gets a processor. While the writer writes it sends none.
+// sendPing writes a ping to conn ahead of all buffered data: with thousands of goroutines ready to
+// run, the writer may get a CPU only seconds later. While the writer writes, it sends nothing.
 func (w *tcpOut) ping(conn net.Conn, limit time.Duration) error {
 	if !w.writing.TryLock() {
 		return nil
@@ -214,8 +211,8 @@ func (w *tcpOut) ping(conn net.Conn, limit time.Duration) error {
 	return err
 }
 
-// pong has the last ping answered. A peer cannot make more of it than one frame
-// in each write.
+// queuePong schedules the answer to the most recent ping. However many pings a peer sends, each
+// write carries at most one answer.
 func (w *tcpOut) pong(ping []byte) {
 	w.mu.Lock()
 	w.mu.pong = true
@@ -223,7 +220,7 @@ func (w *tcpOut) pong(ping []byte) {
 	w.unlockAndWake()
 }
 
-// unlockAndWake releases w.mu when there is something for the writer.
+// unlockAndWake releases w.mu and wakes the writer if it is idle.
 func (w *tcpOut) unlockAndWake() {
 	idle := w.mu.idle
 	w.mu.idle = false
@@ -233,7 +230,7 @@ func (w *tcpOut) unlockAndWake() {
 	}
 }
 
-// close ends the writer and all senders. What was not written is dropped.
+// closeSenders stops the writer and all senders. Unwritten data is dropped.
 func (w *tcpOut) close(err error) {
 	w.mu.Lock()
 	if w.mu.err == nil {
@@ -251,7 +248,7 @@ func (w *tcpOut) close(err error) {
 	w.unlockAndWake()
 }
 
-// freeLocked tells those who wait for space to try again. w.mu is held.
+// signalSpaceLocked makes the waiters for space try again.
 func (w *tcpOut) freeLocked() {
 	if w.mu.space != nil {
 		close(w.mu.space)
@@ -259,8 +256,8 @@ func (w *tcpOut) freeLocked() {
 	}
 }
 
-// run writes until close or an error. A write that the peer does not take within
-// limit is one.
+// runWriter writes until closeSenders or an error. A write that the peer does not read within limit
+// is an error.
 func (w *tcpOut) run(conn net.Conn, limit time.Duration) error {
 	var buf []byte
 	for {
@@ -285,7 +282,7 @@ func (w *tcpOut) write(conn net.Conn, limit time.Duration, b []byte) (n int, err
 	return conn.Write(b)
 }
 
-// take waits for bytes and exchanges them for an empty buffer.
+// takeBytes waits for bytes and exchanges them for an empty buffer.
 func (w *tcpOut) take(empty []byte) ([]byte, error) {
 	for {
 		w.mu.Lock()
@@ -303,7 +300,7 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 			w.freeLocked()
 			w.mu.Unlock()
 			for i, wait := range w.served {
-				wait.done <- struct{}{} // never blocks: one for each wait
+				wait.done <- struct{}{} // never blocks: one value per wait
 				w.served[i] = nil
 			}
 			w.served = w.served[:0]
@@ -312,14 +309,14 @@ func (w *tcpOut) take(empty []byte) ([]byte, error) {
 		w.mu.idle = true
 		w.mu.Unlock()
 		<-w.wake
-		// The sender that woke the writer is rarely alone: the others which are ready
-		// to send get the processor first, and their frames go out in the same write.
+		// The sender that woke the writer is rarely alone. Gosched lets the other ready senders run
+		// first, so that their frames go out in the same write.
 		runtime.Gosched()
 	}
 }
 
-// completeLocked appends what goes out with the frames that are there: the answer
-// to a ping, and a turn of the long ones whose turn it is.
+// appendDueLocked appends the data which is due with the next write: the answer to a ping, and one
+// turn of the first long sends in the queue.
 func (w *tcpOut) completeLocked() {
 	if w.mu.pong {
 		w.mu.pong = false
@@ -342,9 +339,9 @@ func (w *tcpOut) completeLocked() {
 	}
 }
 
-// admitLocked appends frames of those who found the buffer full, in their order,
-// up to a part of it. The rest is for what they send next: a sender who had to
-// wait gets to send a few frames, and its receiver to take them at once.
+// admitWaitingLocked appends frames of blocked senders, in order, up to admitBytes. The rest of the
+// buffer is for their next frames: a sender which was blocked can send several frames, which its
+// receiver then gets at once.
 func (w *tcpOut) admitLocked() {
 	for w.mu.shorts.first != nil && len(w.mu.buf) < outAdmit {
 		wait := w.mu.shorts.first

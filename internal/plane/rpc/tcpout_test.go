@@ -215,8 +215,8 @@ func TestOutSendersWait(t *testing.T) {
 	})
 }
 
-// Those who wait are served in their order, a part of a buffer each time, and
-// what is left of it is for whoever comes.
+// Blocked senders are served in order, up to a part of the buffer each time; the rest of the buffer
+// is for new senders.
 func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpOut

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// tcpPeer is the connection to one address, from the decision to dial it until
-// its last call has ended.
+// tcpPeer is the connection to one address, from the decision to dial it until its last call has
+// ended.
 type tcpPeer struct {
 	addr   string
 	cancel context.CancelFunc
@@ -20,10 +20,9 @@ type tcpPeer struct {
 	err    error
 }
 
-// reach returns the connection to addr, dialling it if there is none. Those who
-// want it at the same time share the attempt; it goes on if one of them leaves.
-// One that was under way already and fails says how things were, not how they
-// are: then there is another.
+// acquireLink returns the connection to addr. If there is none, it dials. Concurrent callers share
+// one attempt, which continues if one of them gives up. If an attempt that was already in progress
+// fails, its result may be stale, so acquireLink makes a new attempt.
 func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
 	for stale := true; ; stale = false {
 		p, ours, err := t.peer(addr)
@@ -41,7 +40,7 @@ func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
 	}
 }
 
-// peer returns the connection to addr and whether the attempt at it is ours.
+// peerFor returns the connection to addr, and whether this call started the attempt to dial it.
 func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +67,7 @@ func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	return p, true, nil
 }
 
-// forget has the next call to p's address dial.
+// forgetPeer removes p, so that the next call to its address dials.
 func (t *TCP) forget(p *tcpPeer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +76,7 @@ func (t *TCP) forget(p *tcpPeer) {
 	}
 }
 
-// connect dials p and serves the connection until it ends.
+// dialAndServe dials p and serves the connection until it ends.
 func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
 	conn, greeting, err := t.open(ctx, trimScheme(p.addr))
 	if err != nil {
@@ -92,9 +91,9 @@ func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
 	p.link.serve()
 }
 
-// open dials addr and exchanges greetings.
+// dialAndGreet dials addr and exchanges greetings.
 func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
-	// A process that is busy takes its time to see that the connection stands.
+	// A busy process may notice late that the connection is established.
 	ctx, release := withAwakeTimeout(ctx, t.cfg.Dial)
 	defer release()
 	dialled, err := t.dial(ctx, addr)
@@ -106,7 +105,7 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { dialled.SetDeadline(time.Unix(1, 0)) })
 	conn, greeting, err := t.greet(ctx, dialled, addr)
-	if !stop() { // time is up, or the plane is being closed
+	if !stop() { // the timeout has passed, or the plane is closing
 		err = fmt.Errorf("no greeting within %v", t.cfg.Dial)
 	}
 	if err != nil {
@@ -116,8 +115,8 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 	return conn, greeting, nil
 }
 
-// greet is the client's part of the greeting, within TLS if that is configured.
-// The connection is the one to use from then on.
+// exchangeGreetings sends the client's greeting and reads the server's, within TLS if configured.
+// The returned connection replaces conn.
 func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
 	if t.cfg.ClientTLS != nil {
 		secure := tls.Client(conn, clientTLS(t.cfg.ClientTLS, addr))
@@ -127,7 +126,7 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 		conn = secure
 	}
 	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
-	if t.cfg.ClientTLS == nil && !t.old { // TLS finds damage by itself
+	if t.cfg.ClientTLS == nil && !t.old { // TLS detects damage by itself
 		ours.checksums = checksumsUsed
 	}
 	if _, err := conn.Write(greeting(&ours)); err != nil {
@@ -140,8 +139,8 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 	return conn, theirs, err
 }
 
-// readGreeting reads the server's answer to a greeting: its own, or why there is
-// none.
+// readGreeting reads the server's answer to a greeting: its own greeting, or the reason of a
+// refusal.
 func readGreeting(r io.Reader) (hello, error) {
 	if err := readMagic(r); err != nil {
 		return hello{}, greetingError(err)
@@ -179,8 +178,8 @@ func errVersions(theirs *hello) error {
 	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.least, theirs.most, tcpVersion)
 }
 
-// clientTLS returns c with the name that the server's certificate must have, the
-// host of addr unless c says another.
+// clientTLS returns c with ServerName set to the host of addr, unless c already has a name or skips
+// verification.
 func clientTLS(c *tls.Config, addr string) *tls.Config {
 	if c.ServerName != "" || c.InsecureSkipVerify {
 		return c

@@ -62,8 +62,8 @@ func TestTCPServerRestarts(t *testing.T) {
 	t.Logf("%d calls answered, %d refused, over %d lives", answered.Load(), refused.Load(), lives)
 }
 
-// A call of which no byte was taken by the operating system is made again on
-// another connection, and its handler runs once.
+// A call without a byte written to the operating system is retried on another connection, and its
+// handler runs once.
 func TestTCPUnsentCallsAreMadeElsewhere(t *testing.T) {
 	p, dialled := planeCounting(t, TCPConfig{})
 	dial := p.dial
@@ -100,7 +100,7 @@ func (b *breaking) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
-// A call of which something was sent is not: it may have been handled.
+// A call which was sent in part is not retried: it may have been handled.
 func TestTCPSentCallsAreNotMadeAgain(t *testing.T) {
 	p, dialled := planeCounting(t, TCPConfig{})
 	var handled atomic.Int32

@@ -16,13 +16,12 @@ import (
 	"penstock/internal/backoff"
 )
 
-// tcpLinger is how long a server that is leaving waits for a client to close a
-// connection without calls. A client does so at once: then both know that
-// nothing was lost.
+// tcpLinger is how long a draining server waits for a client to close a connection without calls. A
+// client closes it at once; then both sides know that nothing was lost.
 const tcpLinger = time.Second
 
-// tcpGreeting is the part of the connections of a server, one in so many, that may
-// be such as have not greeted yet.
+// greetingShare bounds the connections that have not greeted yet: one in greetingShare of a
+// server's connections.
 const tcpGreeting = 4
 
 // tcpServer is one Serve in progress.
@@ -35,7 +34,7 @@ type tcpServer struct {
 	conns   sync.WaitGroup
 	mu      struct {
 		sync.Mutex
-		greeting []net.Conn // connections that have not greeted yet, as they came
+		greeting []net.Conn // connections that have not greeted yet, in order of arrival
 		links    map[*serverLink]bool
 		leaving  bool
 	}
@@ -47,9 +46,9 @@ func (t *TCP) newServer(h Handler) *tcpServer {
 	return s
 }
 
-// Serve implements Plane. addr is "host:port", with or without the scheme; an
-// empty one is the configured. When ctx ends it closes the listener, tells
-// clients to go elsewhere, and waits for the calls that were begun.
+// Serve implements Plane. addr is "host:port", with or without the scheme; an empty addr is the
+// configured one. When ctx ends, Serve closes the listener, tells clients to use other servers, and
+// waits for the calls that were started.
 func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	if addr == "" {
 		addr = t.cfg.Listen
@@ -79,8 +78,7 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	return err
 }
 
-// listenable returns the address to listen at: "host:port" of addr, which may
-// begin with the scheme.
+// listenAddress returns the "host:port" of addr, which may begin with the scheme.
 func listenable(addr string) (string, error) {
 	at := trimScheme(addr)
 	if _, _, err := net.SplitHostPort(at); err != nil {
@@ -89,7 +87,7 @@ func listenable(addr string) (string, error) {
 	return at, nil
 }
 
-// accept takes connections until ctx ends, which closes l.
+// acceptConns accepts connections until ctx ends, which closes l.
 func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 	again := backoff.Backoff{Least: 5 * time.Millisecond, Most: time.Second}
 	for {
@@ -102,7 +100,7 @@ func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("serve %v: %w", l.Addr(), err)
-		default: // out of descriptors, or the client left before it was accepted
+		default: // out of descriptors, or the client disconnected early
 			s.trouble.say("accepting a connection failed", l.Addr(), err)
 			if again.Wait(ctx) != nil {
 				return nil
@@ -111,9 +109,9 @@ func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit serves conn in a goroutine of its own, unless there are too many. Of those
-// that have not greeted yet the oldest gives way: a client greets at once, and who
-// comes to fill the server with silence drives out his own.
+// admitConn serves conn in its own goroutine, unless there are too many connections. If too many
+// have not greeted yet, it closes the oldest of these: a client greets at once, so a peer which
+// opens silent connections displaces its own.
 func (s *tcpServer) admit(conn net.Conn) {
 	s.mu.Lock()
 	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/tcpGreeting, 1))
@@ -142,7 +140,7 @@ func (s *tcpServer) admit(conn net.Conn) {
 	}()
 }
 
-// serve serves one connection until it ends, and its handlers have.
+// serveConn serves one connection until the connection and its handlers have ended.
 func (s *tcpServer) serve(raw net.Conn) {
 	defer raw.Close()
 	conn, theirs, err := s.greet(raw)
@@ -150,7 +148,7 @@ func (s *tcpServer) serve(raw net.Conn) {
 		s.mu.Lock()
 		s.greetedLocked(raw)
 		s.mu.Unlock()
-		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // it came to nothing, or leave closed it
+		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // closed by the peer or by drainLinks
 			s.trouble.say("refused a connection", raw.RemoteAddr(), err)
 		}
 		return
@@ -163,7 +161,7 @@ func (s *tcpServer) serve(raw net.Conn) {
 	}
 	s.mu.Unlock()
 	switch {
-	case !present: // it gave way, and is closed
+	case !present: // it was displaced, and is closed
 		l.give()
 		return
 	case leaving:
@@ -179,8 +177,8 @@ func (s *tcpServer) serve(raw net.Conn) {
 	l.serve()
 }
 
-// greetedLocked takes conn from those that have not greeted yet, and reports
-// whether it was there still. s.mu is held.
+// removeGreetingLocked removes conn from the connections that have not greeted, and reports whether
+// it was present.
 func (s *tcpServer) greetedLocked(conn net.Conn) bool {
 	i := slices.Index(s.mu.greeting, conn)
 	if i < 0 {
@@ -190,8 +188,8 @@ func (s *tcpServer) greetedLocked(conn net.Conn) bool {
 	return true
 }
 
-// greet hears the client out, within TLS if that is configured, and decides
-// whether it may call. A client that may not is told why.
+// receiveGreeting reads the client's greeting, within TLS if configured, and checks its version and
+// token. It tells a refused client the reason.
 func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	if err := conn.SetDeadline(time.Now().Add(s.cfg.Handshake)); err != nil {
 		return conn, hello{}, err
@@ -229,13 +227,13 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	return conn, h, nil
 }
 
-// turnAway tells a client, in the place of a greeting, why it gets none.
+// rejectClient tells a client the reason of a refusal, instead of a greeting.
 func turnAway(conn net.Conn, why *fault.Error) {
-	// An error is that the client is gone.
+	// An error means that the client has disconnected.
 	_, _ = conn.Write(appendFirst(nil, frameGoaway, appendGoaway(nil, 0, why)))
 }
 
-// leave sends all clients elsewhere.
+// drainLinks tells all clients to use other servers.
 func (s *tcpServer) leave() {
 	s.mu.Lock()
 	s.mu.leaving = true
@@ -252,7 +250,7 @@ func (s *tcpServer) leave() {
 	}
 }
 
-// complaints is a log of what strangers do, one line a second at most.
+// throttledLog logs at most one warning per second, because peers can cause them at will.
 type complaints struct {
 	log *slog.Logger
 	mu  struct {

@@ -16,20 +16,20 @@ import (
 type serverLink struct {
 	tcpLink
 	server        *tcpServer
-	frames, bytes int64 // credit that a call begins with
+	frames, bytes int64 // initial credit of a call
 	bodies        budget
 	handlers      sync.WaitGroup
 	buf           []byte
-	give          func()    // returns buf
-	coming        []*callIn // whose bodies may not be complete; of the reader
+	give          func()    // returns buf to the pool
+	coming        []*callIn // calls whose bodies may be incomplete; owned by the reader
 
 	mu struct {
 		sync.Mutex
 		calls   map[uint32]*callIn
-		inside  int    // handlers too of calls that are over, until they return
-		last    uint32 // number of the last call that was begun
+		inside  int    // running handlers, including handlers of canceled calls
+		last    uint32 // number of the most recent call that was started
 		leaving bool
-		linger  *time.Timer // until the client has closed
+		linger  *time.Timer // closes the link if the client does not
 	}
 }
 
@@ -57,7 +57,7 @@ func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
 	return l
 }
 
-// serve runs the link, ends its handlers when it has ended, and waits for them.
+// serveConn runs the link until it ends, cancels its handlers, and waits for them.
 func (l *serverLink) serve() {
 	err := l.run(l.buf)
 	l.give()
@@ -79,7 +79,7 @@ func (l *serverLink) serve() {
 
 var errNumber = errors.New("the number of a call is not above that of the one before")
 
-// frame takes what the client sends.
+// handleFrame handles a frame from the client.
 func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
 	switch t {
 	case frameCall:
@@ -87,7 +87,7 @@ func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
 	case frameBody:
 		c := l.find(id)
 		if c == nil || c.start == nil {
-			return nil // refused, or cancelled
+			return nil // refused or canceled
 		}
 		if err := c.body.add(payload); err != nil {
 			return fmt.Errorf("the body of call %d: %w", id, err)
@@ -115,14 +115,14 @@ func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
 	}
 }
 
-// begin takes a call, or says at once why not.
+// acceptCall starts a call or refuses it at once.
 func (l *serverLink) begin(id uint32, payload []byte) error {
 	head, part, err := decodeCall(payload)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	if l.mu.leaving { // the client makes it elsewhere when it has read GOAWAY
+	if l.mu.leaving { // the client retries it elsewhere when it reads GOAWAY
 		l.mu.Unlock()
 		return nil
 	}
@@ -131,7 +131,8 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 		return errNumber
 	}
 	l.mu.last = id
-	// In the same breath: who leaves sees a call that is begun, or none.
+	// Under the same lock as last, so that sendGoaway sees the call either fully started or not at
+	// all.
 	c, why := l.admitLocked(id, &head)
 	l.mu.Unlock()
 	if why != nil {
@@ -149,8 +150,8 @@ func (l *serverLink) begin(id uint32, payload []byte) error {
 	return nil
 }
 
-// expire ends the calls whose bodies have taken too long. What is set aside for
-// them is room for the bodies of others, of other connections too.
+// expireBodies ends calls whose bodies take too long. Their reserved memory is then available to
+// other calls, including calls of other connections.
 func (l *serverLink) expire() (err error) {
 	now := time.Now()
 	l.coming = slices.DeleteFunc(l.coming, func(c *callIn) bool {
@@ -168,7 +169,7 @@ func (l *serverLink) expire() (err error) {
 	return err
 }
 
-// admitLocked enters a call for which there is room. l.mu is held.
+// admitCallLocked registers a call if there is room for it.
 func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Error) {
 	size := int64(head.size)
 	switch {
@@ -190,19 +191,19 @@ func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Err
 	return c, nil
 }
 
-// refuse ends a call that has no handler.
+// refuseCall ends a call that has no handler.
 func (l *serverLink) refuse(id uint32, why *fault.Error) error {
 	return l.out.now(frameEnd, id, appendFault(nil, why))
 }
 
-// find returns the call of that number, nil if it is over.
+// findCall returns the call with that number, or nil if it is over.
 func (l *serverLink) find(id uint32) *callIn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.calls[id]
 }
 
-// remove returns the call of that number, nil if it is over, which it now is.
+// removeCall removes and returns the call with that number, or nil if it is over.
 func (l *serverLink) remove(id uint32) *callIn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,10 +212,10 @@ func (l *serverLink) remove(id uint32) *callIn {
 	return c
 }
 
-// drop ends a call that was removed.
+// endCall ends a call that was removed.
 func (l *serverLink) drop(c *callIn) {
 	c.cancel()
-	if c.start != nil { // there is no handler that will do so
+	if c.start != nil { // no handler will release them
 		c.settle()
 	}
 	if l.leave() {
@@ -222,7 +223,7 @@ func (l *serverLink) drop(c *callIn) {
 	}
 }
 
-// goaway has the client make further calls elsewhere.
+// sendGoaway tells the client to make further calls elsewhere.
 func (l *serverLink) goaway() {
 	l.mu.Lock()
 	l.mu.leaving = true
@@ -237,7 +238,7 @@ func (l *serverLink) goaway() {
 	}
 }
 
-// lingerIfLeaving gives the client of a link without calls time to close it.
+// lingerIfDraining gives the client of a draining link without calls time to close it.
 func (l *serverLink) lingerIfLeaving() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

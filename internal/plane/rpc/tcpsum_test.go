@@ -14,8 +14,8 @@ import (
 	"penstock/core/fault"
 )
 
-// Each bit of a frame counts, those of its length too, which are judged before the
-// payload has come.
+// Every bit of a frame is covered, including the length, which is checked before the payload
+// arrives.
 func TestTCPEachBitIsChecked(t *testing.T) {
 	f := framing{sums: true}
 	for _, n := range []int{0, 1, 63, 64, 1000, tcpPayload} {
@@ -134,7 +134,7 @@ func TestTCPDamagedConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// damaging is a connection of which the last byte of each read is wrong while damage is set.
+// damaging is a connection which corrupts the last byte of each read while damage is set.
 type damaging struct {
 	net.Conn
 	damage *atomic.Bool

@@ -5,8 +5,8 @@ import (
 	"crypto/subtle"
 )
 
-// sameToken compares in a time that tells nothing of either, not even its length.
-// A server without a token takes every client.
+// tokensMatch compares in constant time, which reveals nothing of either token, not even its
+// length. A server without a token accepts every client.
 func sameToken(theirs, ours string) bool {
 	if ours == "" {
 		return true

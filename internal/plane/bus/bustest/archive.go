@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// RunArchive tests the archive that open returns. Each part gets one of its own,
-// without objects; open registers what it takes to close it with t.Cleanup.
+// RunArchive tests the archive that open returns. Each part gets its own archive without objects;
+// open registers its cleanup with t.Cleanup.
 func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
 	parts := []struct {
 		name string
@@ -41,7 +41,7 @@ func put(t *testing.T, a bus.Archive, name string, data []byte) {
 	}
 }
 
-// has checks the objects whose names begin with prefix.
+// checkObjects checks the objects whose names begin with prefix.
 func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
 	t.Helper()
 	got, err := a.List(t.Context(), prefix)
@@ -85,7 +85,8 @@ func testObjects(t *testing.T, a bus.Archive) {
 	}
 }
 
-// testObjectSizes has objects of one message, at its border, and of many.
+// testObjectSizes stores objects of one message, of the maximum size of one message, and of many
+// messages.
 func testObjectSizes(t *testing.T, a bus.Archive) {
 	for _, n := range []int{0, 1, 1 << 10, 256<<10 - 1, 256 << 10, 256<<10 + 1, 20<<20 + 17} {
 		data := make([]byte, n)
@@ -151,7 +152,7 @@ func testArchiveContexts(t *testing.T, a bus.Archive) {
 	has(t, a, "")
 }
 
-// mustNot returns what must not be called.
+// failIfHeld returns a function which must not be called.
 func mustNot(t *testing.T) func(context.Context, uint64) error {
 	return func(context.Context, uint64) error {
 		t.Error("the lock was held")
@@ -159,8 +160,8 @@ func mustNot(t *testing.T) func(context.Context, uint64) error {
 	}
 }
 
-// testLockOne has many take one lock: never two at once, and each who does not get it
-// is told.
+// testLockOne lets many goroutines acquire one lock: never two hold it at once, and each of the
+// others gets an error.
 func testLockOne(t *testing.T, a bus.Archive) {
 	const goroutines, rounds = 6, 5
 	var wg sync.WaitGroup
@@ -177,7 +178,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 						t.Errorf("%d hold the lock", holders)
 					}
 					mu.Unlock()
-					// Another lock is another lock.
+					// Locks with different names are independent.
 					if err := a.Lock(t.Context(), "l", mustNot(t)); fault.Of(err) != fault.Conflict {
 						t.Errorf("a lock that is held: %v, want Conflict", err)
 					}
@@ -223,7 +224,7 @@ func testLockTokens(t *testing.T, a bus.Archive) {
 	}
 }
 
-// testLockEnds: the lock is free when its holder returns, fails or is told to stop.
+// testLockEnds: the lock is free after its holder has returned, failed or been canceled.
 func testLockEnds(t *testing.T, a bus.Archive) {
 	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return errDone }); err != errDone {
 		t.Errorf("a holder's error came back as %v", err)

@@ -55,8 +55,8 @@ func testSizes(t *testing.T, b bus.Bus) {
 	})
 }
 
-// testDataIsCopied overwrites the publisher's slice after Publish, and each
-// subscriber's during its turn.
+// testDataIsCopied overwrites the publisher's slice after Publish, and each subscriber's slice
+// within its sink.
 func testDataIsCopied(t *testing.T, b bus.Bus) {
 	both(t, func(t *testing.T, topic bus.Topic) {
 		type result struct {
@@ -91,7 +91,7 @@ func testDataIsCopied(t *testing.T, b bus.Bus) {
 	})
 }
 
-// testTopicsApart uses names that contain each other.
+// testTopicsApart uses topic names which contain each other.
 func testTopicsApart(t *testing.T, b bus.Bus) {
 	names := []string{"a", "a.b", "a.b.c", "a_b", "a-b", "b", "A"}
 	for _, lasting := range []bool{false, true} {
@@ -165,7 +165,7 @@ func testContextEnds(t *testing.T, b bus.Bus) {
 	})
 }
 
-// testSinkPublishes answers each message from within the sink.
+// testSinkPublishes publishes an answer to each message from within the sink.
 func testSinkPublishes(t *testing.T, b bus.Bus) {
 	both(t, func(t *testing.T, topic bus.Topic) {
 		echo := topic

@@ -14,8 +14,8 @@ import (
 
 var errDone = errors.New("done")
 
-// checkRun says whether got are the messages data[0], data[1], … with
-// consecutive numbers from first.
+// checkRun checks that got are the messages data[0], data[1], … with consecutive numbers from
+// first.
 func checkRun(t *testing.T, got []message, first uint64, data func(seq uint64) string) {
 	t.Helper()
 	for i, m := range got {
@@ -58,7 +58,7 @@ func testReplay(t *testing.T, b bus.Bus) {
 	checkRun(t, s.await(12), n-1, number)
 }
 
-// testFromTheFuture asks for what is still to come.
+// testFromTheFuture subscribes from a number which does not exist yet.
 func testFromTheFuture(t *testing.T, b bus.Bus) {
 	publishNumbers(t, b, durable, 1, 3)
 	s := subscribe(t, b, durable, 6).awaitReady()
@@ -67,7 +67,7 @@ func testFromTheFuture(t *testing.T, b bus.Bus) {
 }
 
 func testReady(t *testing.T, b bus.Bus) {
-	s := subscribe(t, b, durable, 0).awaitReady() // there is nothing at all
+	s := subscribe(t, b, durable, 0).awaitReady() // the topic is empty
 	publishNumbers(t, b, durable, 1, 5)
 	s.await(5) // a second call of ready would have panicked
 
@@ -95,7 +95,7 @@ func testDurableSubscribers(t *testing.T, b bus.Bus) {
 	}
 }
 
-// testResubscribe hands a topic over from one subscription to the next.
+// testResubscribe continues a topic with a second subscription.
 func testResubscribe(t *testing.T, b bus.Bus) {
 	next := uint64(1)
 	for round := range 5 {
@@ -123,11 +123,11 @@ func testBounds(t *testing.T, b bus.Bus) {
 	if kept := len(got) * size; kept > 256<<10 || kept < 128<<10 {
 		t.Errorf("%d KiB are kept, want somewhat less than 256", kept>>10)
 	}
-	checkRun(t, got, n+1-uint64(len(got)), data) // the oldest went
+	checkRun(t, got, n+1-uint64(len(got)), data) // the oldest messages were dropped
 }
 
-// testConcurrentPublishers checks the order of each of several callers, and that
-// every subscriber sees one and the same order of all.
+// testConcurrentPublishers checks that each publisher's order is kept, and that all subscribers see
+// the same total order.
 func testConcurrentPublishers(t *testing.T, b bus.Bus) {
 	const callers, each = 8, 100
 	live := subscribe(t, b, durable, 0)

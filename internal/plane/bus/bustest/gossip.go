@@ -9,8 +9,8 @@ import (
 )
 
 func testGossip(t *testing.T, b bus.Bus) {
-	s := subscribe(t, b, gossip, 7).awaitReady() // from means nothing here
-	const n = 500                                // fits the queue: nothing may be lost
+	s := subscribe(t, b, gossip, 7).awaitReady() // from has no effect on this topic
+	const n = 500                                // fits the queue, so no message may be lost
 	for i := range n {
 		publish(t, b, gossip, "k", strconv.Itoa(i))
 	}
@@ -43,8 +43,8 @@ func testGossipSubscribers(t *testing.T, b bus.Bus) {
 	}
 }
 
-// testGossipSlow publishes far more than the queue holds while the sink stands
-// still: publishing never waits, and what is lost is the oldest.
+// testGossipSlow publishes far more than the queue holds while the sink is blocked: publishing
+// never blocks, and the oldest messages are lost.
 func testGossipSlow(t *testing.T, b bus.Bus) {
 	const n = 3 * bus.Queue
 	enter, leave := make(chan struct{}), make(chan struct{})

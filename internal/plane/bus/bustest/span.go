@@ -27,7 +27,7 @@ func purge(t *testing.T, b bus.Bus, topic bus.Topic, below uint64) {
 }
 
 func testSpan(t *testing.T, b bus.Bus) {
-	s := span(t, b, durable) // of a topic that nobody has used yet
+	s := span(t, b, durable) // for a topic that was never used
 	if s.Life == 0 || s.First != 1 || s.Last != 0 || s.Messages != 0 || s.Bytes != 0 {
 		t.Errorf("an empty topic is %+v", s)
 	}
@@ -55,7 +55,7 @@ func testSpan(t *testing.T, b bus.Bus) {
 	}
 }
 
-// testPurge removes the beginning, nothing, and all, also under a reader.
+// testPurge purges the beginning, nothing, and everything, also during a subscription.
 func testPurge(t *testing.T, b bus.Bus) {
 	publishNumbers(t, b, durable, 1, 20)
 	reader := subscribe(t, b, durable, 0)

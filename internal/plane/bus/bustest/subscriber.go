@@ -10,9 +10,9 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// patience bounds a wait by half of the time that the test binary has left, so that the
-// test says what it waited for: no test passes by reaching it, and how long a wait takes is
-// up to the machine.
+// patience bounds a wait by half of the test binary's remaining time, so that a failing test
+// reports what it waited for. No test passes by reaching it; how long a wait takes depends on the
+// machine.
 func patience(t *testing.T) <-chan time.Time {
 	end, ok := t.Deadline()
 	if !ok {
@@ -21,7 +21,7 @@ func patience(t *testing.T) <-chan time.Time {
 	return time.After(time.Until(end) / 2)
 }
 
-// message is a bus.Message that may be kept.
+// copiedMessage is a bus.Message with its own copy of the data.
 type message struct {
 	key, data string
 	seq       uint64
@@ -41,7 +41,7 @@ type subscriber struct {
 	}
 }
 
-// subscribe starts a subscription that ends with the test.
+// startSubscriber starts a subscription which ends with the test.
 func subscribe(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *subscriber {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,7 +75,7 @@ func (s *subscriber) stop() {
 	}
 }
 
-// messages returns what has come so far.
+// received returns the messages so far.
 func (s *subscriber) messages() []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,13 +95,13 @@ func (s *subscriber) awaitReady() *subscriber {
 	return s
 }
 
-// await waits until n messages have come and returns all that have.
+// awaitMessages waits until n messages have arrived and returns all that have.
 func (s *subscriber) await(n int) []message {
 	s.t.Helper()
 	return s.awaitThat(fmt.Sprintf("%d messages", n), func(got []message) bool { return len(got) >= n })
 }
 
-// awaitThat waits until what has come satisfies a condition, and returns it.
+// awaitThat waits until the messages satisfy ok, and returns them.
 func (s *subscriber) awaitThat(what string, ok func([]message) bool) []message {
 	s.t.Helper()
 	limit := patience(s.t)

@@ -25,7 +25,7 @@ func testRegister(t *testing.T, r disco.Registry) {
 	w.await("1/1@a")
 	register(t, r, worker(2, 5, "b"))
 	w.await("1/1@a 2/5@b")
-	// Registered means visible: somebody who comes now sees both at once.
+	// A registered instance is visible: a new watch sees both at once.
 	late := watch(t, r, disco.Worker)
 	late.await("1/1@a 2/5@b")
 	if n := len(late.sets()); n != 1 {
@@ -43,7 +43,7 @@ func testEveryField(t *testing.T, r disco.Registry) {
 	register(t, r, in)
 	w := watch(t, r, disco.Frontend)
 	w.await(fmt.Sprintf("%d/%d@127.0.0.1:1", in.ID, in.Epoch))
-	in.Unconfirmed = false // it is the watcher's to say
+	in.Unconfirmed = false // watchers set it, not the instance
 	if got := w.sets()[0][0]; !reflect.DeepEqual(got, in) {
 		t.Errorf("got  %+v\nwant %+v", got, in)
 	}
@@ -84,8 +84,8 @@ func testUpdate(t *testing.T, r disco.Registry) {
 	}
 	w.await("1/7@d")
 	n := len(w.sets())
-	// What changes nothing wakes nobody; the second update shows that the first
-	// had its chance.
+	// An update without changes calls no sink. The second update shows that the first had its
+	// chance.
 	if err := l.Update(t.Context(), worker(1, 7, "d")); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func testUpdate(t *testing.T, r disco.Registry) {
 	}
 }
 
-// awaitSets waits until n sets have come.
+// awaitSets waits until n sets have arrived.
 func (w *watcher) awaitSets(n int) {
 	w.t.Helper()
 	for len(w.sets()) < n {
@@ -143,7 +143,7 @@ func testRelease(t *testing.T, r disco.Registry) {
 	watch(t, r, disco.Worker).await("2/1@b")
 }
 
-// testRegisterAgain uses one identity several times in a row.
+// testRegisterAgain registers one identity several times in a row.
 func testRegisterAgain(t *testing.T, r disco.Registry) {
 	w := watch(t, r, disco.Worker)
 	for range 3 {
@@ -164,7 +164,7 @@ func testHigherEpoch(t *testing.T, r disco.Registry) {
 		t.Errorf("update by the old life: error %v, want Conflict", err)
 	}
 	awaitLost(t, old)
-	release(t, old) // must not remove the new life
+	release(t, old) // must not remove the newer incarnation
 	register(t, r, worker(2, 1, "b"))
 	w.await("1/2@new 2/1@b")
 	for _, set := range w.sets()[2:] {
@@ -174,7 +174,7 @@ func testHigherEpoch(t *testing.T, r disco.Registry) {
 	}
 }
 
-// awaitLost waits until the lease says that a newer life has replaced it.
+// awaitLost waits until the lease reports that a newer incarnation has replaced it.
 func awaitLost(t *testing.T, l disco.Lease) {
 	t.Helper()
 	select {
@@ -208,7 +208,7 @@ func testLateWatcher(t *testing.T, r disco.Registry) {
 	}
 }
 
-// testSinkKeeps overwrites what it was given.
+// testSinkKeeps overwrites the sets that its sink received.
 func testSinkKeeps(t *testing.T, r disco.Registry) {
 	in := worker(1, 1, "a")
 	in.Meta = []byte("meta")
@@ -337,8 +337,8 @@ func testMany(t *testing.T, r disco.Registry) {
 	w.await("")
 }
 
-// testOneWinner has several lives of one instance register at once: the highest
-// epoch stays, whatever the order.
+// testOneWinner registers several incarnations of one instance concurrently: the highest epoch wins
+// in any order.
 func testOneWinner(t *testing.T, r disco.Registry) {
 	const n = 8
 	leases := make([]disco.Lease, n)

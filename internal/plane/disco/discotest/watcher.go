@@ -12,10 +12,10 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// patience bounds every wait of the suite; no test passes by reaching it.
+// waitLimit bounds every wait of the suite; no test passes by reaching it.
 const patience = 20 * time.Second
 
-// watcher collects the sets of one Watch.
+// setRecorder collects the sets of one Watch.
 type watcher struct {
 	t      *testing.T
 	cancel context.CancelFunc
@@ -28,7 +28,7 @@ type watcher struct {
 	}
 }
 
-// watch starts a watch that ends with the test.
+// startWatch starts a watch which ends with the test.
 func watch(t *testing.T, r disco.Registry, kind disco.Kind) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,14 +57,14 @@ func (w *watcher) sink(set []disco.Instance) {
 	}
 }
 
-// sets returns all sets so far.
+// recordedSets returns all sets so far.
 func (w *watcher) sets() [][]disco.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([][]disco.Instance(nil), w.mu.sets...)
 }
 
-// await waits until the newest set, as text, is want.
+// awaitSet waits until the newest set, as text, is want.
 func (w *watcher) await(want string) {
 	w.t.Helper()
 	limit := time.After(patience)
@@ -86,7 +86,7 @@ func (w *watcher) await(want string) {
 	}
 }
 
-// text shows a set as "id/epoch@addr", with a "?" behind the unconfirmed.
+// formatSet formats a set as "id/epoch@addr", with a "?" after unconfirmed instances.
 func text(set []disco.Instance) string {
 	var parts []string
 	for _, in := range set {
@@ -103,7 +103,7 @@ func worker(id kv.WorkerID, epoch uint64, addr string) disco.Instance {
 	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: epoch, Addr: addr}
 }
 
-// register registers in until the end of the test.
+// registerInstance registers in until the end of the test.
 func register(t *testing.T, r disco.Registry, in disco.Instance) disco.Lease {
 	t.Helper()
 	l, err := r.Register(t.Context(), in)

@@ -11,7 +11,8 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// endless sends until the call is over and reports how it learnt of that.
+// sendEndlessly returns a handler which sends until the call is over and reports the error of its
+// context.
 func endless(over chan<- error) rpc.Handler {
 	return func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 		for {
@@ -46,8 +47,8 @@ func testCallerCancels(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testCallerDeadline lets time run out under a handler that says nothing. On a machine without a
-// processor to spare that is before the call has reached the handler.
+// testCallerDeadline lets the deadline pass while the handler sends nothing. On a machine without
+// spare CPU the deadline may pass before the call reaches the handler.
 func testCallerDeadline(t *testing.T, p rpc.Plane) {
 	var begun atomic.Bool
 	over := make(chan struct{})
@@ -93,7 +94,7 @@ func testRecvFails(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testSendAfterEnd keeps send beyond the handler's return.
+// testSendAfterEnd uses send after the handler has returned.
 func testSendAfterEnd(t *testing.T, p rpc.Plane) {
 	kept := make(chan func([]byte) error, 1)
 	s := serve(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// testTrace: the handler is part of the caller's trace, and of none without one.
+// testTrace: the handler's span context belongs to the caller's trace, and is invalid without one.
 func testTrace(t *testing.T, p rpc.Plane) {
 	seen := make(chan trace.SpanContext, 1)
 	s := serve(t, p, func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {
@@ -38,7 +38,7 @@ func testTrace(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testDeadlineTravels: the handler knows how long its caller will wait.
+// testDeadlineTravels: the handler's context has the caller's deadline.
 func testDeadlineTravels(t *testing.T, p rpc.Plane) {
 	left := make(chan time.Duration, 1)
 	s := serve(t, p, func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {

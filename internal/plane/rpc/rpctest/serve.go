@@ -18,8 +18,8 @@ func reply(text string) rpc.Handler {
 	}
 }
 
-// testUnknownAddress calls an address of the plane's own form at which nobody
-// serves any more.
+// testUnknownAddress calls an address in the plane's own format at which no server listens any
+// more.
 func testUnknownAddress(t *testing.T, p rpc.Plane) {
 	s := serve(t, p, reply("x"))
 	s.stop()
@@ -55,8 +55,8 @@ func testTwoServers(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testDrain stops a server in the middle of a call: the call goes on to its
-// end, new ones are refused, and Serve returns only then.
+// testDrain stops a server during a call: the call continues to its end, new calls are refused, and
+// Serve returns only then.
 func testDrain(t *testing.T, p rpc.Plane) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := serve(t, p, func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
@@ -78,9 +78,8 @@ func testDrain(t *testing.T, p rpc.Plane) {
 	go func() { called <- p.Call(t.Context(), s.addr, "slow", nil, f.recv) }()
 	<-entered
 	s.stop()
-	// The end of ctx takes effect in Serve's own goroutine; until then a probe is
-	// answered. On one processor caller and handler would hand it to each other for
-	// ever if they did not step back.
+	// The end of ctx takes effect in Serve's own goroutine; until then a probe is answered. On one
+	// processor, caller and handler would switch to each other forever without Gosched.
 	for p.Call(t.Context(), s.addr, "probe", nil, discard) == nil {
 		runtime.Gosched()
 	}
@@ -112,7 +111,7 @@ func testServeAgain(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testManyCalls has 1000 calls in progress at once before any may end.
+// testManyCalls keeps 1000 calls in progress at once before any of them may end.
 func testManyCalls(t *testing.T, p rpc.Plane) {
 	const calls = 1000
 	var entered sync.WaitGroup

@@ -7,7 +7,7 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// server is one Serve in progress.
+// testServer is one Serve in progress.
 type server struct {
 	addr string
 	stop context.CancelFunc
@@ -15,8 +15,8 @@ type server struct {
 	err  error         // what it returned
 }
 
-// serve starts serving h at an address of the plane's choice and returns when
-// calls can arrive. The end of the test stops it and waits for it.
+// startServer starts serving h at an address that the plane chooses, and returns when calls can
+// arrive. It stops the server and waits for it at the end of the test.
 func serve(t *testing.T, p rpc.Plane, h rpc.Handler) *server {
 	t.Helper()
 	return serveAt(t, p, "", h)
@@ -43,7 +43,7 @@ func serveAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *server {
 	return s
 }
 
-// frames is a recv that keeps a copy of what it gets.
+// frameRecorder is a recv which keeps copies of the frames.
 type frames struct{ got []string }
 
 func (f *frames) recv(b []byte) error {

@@ -142,8 +142,7 @@ func testFrameIsCopied(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testBodyIsCopied gives up a call and overwrites its body while the handler
-// still reads it.
+// testBodyIsCopied cancels a call and overwrites its body while the handler still reads it.
 func testBodyIsCopied(t *testing.T, p rpc.Plane) {
 	entered, overwritten, same := make(chan struct{}), make(chan struct{}), make(chan bool, 1)
 	want := bytes.Repeat([]byte("b"), 4096)
@@ -169,14 +168,14 @@ func testBodyIsCopied(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testBackpressure has a caller that stands still at its first frame while the
-// handler would send far more than any plane may hold.
+// testBackpressure blocks the caller at its first frame while the handler tries to send far more
+// than any plane may buffer.
 func testBackpressure(t *testing.T, p rpc.Plane) {
 	const (
 		size  = 64 << 10
 		total = 4096 // 256 MiB
-		// What may be under way: the credit, one frame in each hand, and 8 MiB
-		// for the sockets of planes over a network.
+		// What may be in flight: the credit, one frame on each side, and 8 MiB for the sockets of
+		// network planes.
 		bound = rpc.Credit + 2 + (8<<20)/size
 	)
 	var sent atomic.Int64
@@ -199,8 +198,8 @@ func testBackpressure(t *testing.T, p rpc.Plane) {
 		if received != 1 {
 			return nil
 		}
-		// Other calls are the clock: each gives the flood time to run ahead,
-		// and none of them is held up by it.
+		// Other calls serve as the clock: each gives the flood time to run ahead, and none of them
+		// is delayed by it.
 		for range 500 {
 			if err := p.Call(t.Context(), s.addr, "ping", nil, discard); err != nil {
 				return err
