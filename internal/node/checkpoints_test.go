@@ -50,7 +50,7 @@ func checkpointDir(t *testing.T, name string) string {
 	return dir
 }
 
-// simulated runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
+// startSimServer runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
 func simulated(t *testing.T, dir string) SimReady {
 	t.Helper()
 	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
@@ -83,7 +83,7 @@ func simulated(t *testing.T, dir string) SimReady {
 	}
 }
 
-// asks posts a conversation that shows what parts say beside a question, and returns the answer.
+// postChat posts a conversation that shows what parts say beside a question, and returns the answer.
 func asks(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
 	t.Helper()
 	content := strings.Join(append(parts, `{"type":"text","text":"Where does the water go?"}`), ",")
@@ -99,7 +99,7 @@ func asks(t *testing.T, url string, parts ...string) (status int, header http.He
 	return resp.StatusCode, resp.Header, b.String()
 }
 
-// pictureOf is the part of a message that shows a PNG of that size.
+// pictureURL is the part of a message that shows a PNG of that size.
 func pictureOf(t *testing.T, w, h int) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -46,7 +46,7 @@ func settingsOf(t *testing.T, command config.Command, env ...string) *config.Loa
 	return cfg
 }
 
-// finding returns what a check found, and fails if it did not take place once.
+// findFinding returns what a check found, and fails if it did not take place once.
 func finding(t *testing.T, found []Finding, check string) Finding {
 	t.Helper()
 	var of []Finding
@@ -62,7 +62,7 @@ func finding(t *testing.T, found []Finding, check string) Finding {
 	return of[0]
 }
 
-// expect checks the outcome of a check, and that a remedy stands where, and only
+// checkFinding checks the outcome of a check, and that a remedy stands where, and only
 // where, something is wrong.
 func expect(t *testing.T, found []Finding, check, status, words string) {
 	t.Helper()
@@ -72,7 +72,7 @@ func expect(t *testing.T, found []Finding, check, status, words string) {
 	}
 }
 
-// silent checks that there is no finding of a check.
+// checkNoFinding checks that there is no finding of a check.
 func silent(t *testing.T, found []Finding, check string) {
 	t.Helper()
 	if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == check }) {
@@ -217,7 +217,7 @@ func TestExamineFleet(t *testing.T) {
 	silent(t, found, "block size")
 }
 
-// snapshots has the doctor look at snapshots in all their states.
+// testSnapshots has the doctor look at snapshots in all their states.
 func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 	t.Helper()
 	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})

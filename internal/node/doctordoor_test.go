@@ -16,7 +16,7 @@ import (
 	"penstock/internal/config"
 )
 
-// put writes a file into a directory of the test.
+// writeTempFile writes a file into a directory of the test.
 func put(t *testing.T, name string, contents []byte) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)

@@ -16,7 +16,7 @@ import (
 // eventListenTime is how long the doctor listens to an engine's events.
 const listenFor = 2 * time.Second
 
-// checkEngines checks the external engines of the settings: whether each answers and matches the settings,
+// checkEngines checks the remote engines of the settings: whether each answers and matches the settings,
 // where its tokenizer is, whether its events arrive, and what its adapter reports. The engine computes no
 // more than the few tokens by which the adapter tests it.
 func (d *doctor) engines(ctx context.Context) {
@@ -36,7 +36,7 @@ func (d *doctor) engines(ctx context.Context) {
 	}
 }
 
-// checkEngine checks one external engine.
+// checkEngine checks one remote engine.
 func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	check := "engine " + of.String()
 	key, err := secret("api-key-file", of.APIKeyFile)

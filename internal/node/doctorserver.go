@@ -79,7 +79,7 @@ func (d *doctor) url(addr string) string {
 type healthAnswer struct {
 	Status string          `json:"status"`
 	Models json.RawMessage `json:"models"`
-	// Engines are the external engines, if the process follows some.
+	// Engines are the remote engines, if the process follows some.
 	Engines []EngineStatus `json:"engines"`
 }
 
@@ -259,7 +259,7 @@ func transportError(err error) error {
 	return nil
 }
 
-// get reads JSON from a URL. It accepts the statuses 200 and 503.
+// getJSON reads JSON from a URL. It accepts the statuses 200 and 503.
 func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

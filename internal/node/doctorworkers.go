@@ -35,7 +35,7 @@ type examinedWorker struct {
 	BehindError string           `json:"behind_error"`
 }
 
-// withBehind returns rows and, once each, the workers behind the rows which are routers.
+// includeWorkersBehind returns rows and, once each, the workers behind the rows which are routers.
 func withBehind(rows []examinedWorker) []examinedWorker {
 	all := slices.Clone(rows)
 	for i := range rows {

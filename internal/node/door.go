@@ -19,15 +19,16 @@ import (
 	"penstock/internal/reload"
 )
 
-// httpEntry is the HTTP listener with its certificate and keys. Its zero value is that of a process without
-// HTTP.
+// httpEndpoint is the HTTP listener with its certificate and keys. Its zero value is that of a process
+// without HTTP.
 type door struct {
 	ln   net.Listener
 	cert *reload.Certificate // nil without TLS
 	keys *keys.Ring          // nil if access is open
 }
 
-// openHTTPEntry opens what the settings name. It warns of missing protection if other machines can connect.
+// openHTTPEndpoint opens what the settings name. It warns of missing protection if other machines can
+// connect.
 func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	// Files come first: they are cheap and need no closing.
 	if cfg.APIKeyFile != "" {
@@ -123,5 +124,5 @@ func AdminKey(path string) (key string, err error) {
 	return key, err
 }
 
-// Authorities reads the CA certificates which must sign a server's, in PEM.
+// LoadAuthorities reads the CA certificates which must sign a server's, in PEM.
 func Authorities(path string) (*x509.CertPool, error) { return authorities("ca", path) }

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/reload"
 )
 
-// opened is what openDoor makes of settings, and what it logs.
+// openTestEndpoint is what openDoor makes of settings, and what it logs.
 func opened(t *testing.T, settings ...string) (door, string, error) {
 	t.Helper()
 	cfg, err := config.Load("", append([]string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0"}, settings...), nil)

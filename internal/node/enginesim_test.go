@@ -17,7 +17,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// small writes what a simulated model needs of a checkpoint: all but the weights.
+// writeSmallCheckpoint writes what a simulated model needs of a checkpoint: all but the weights.
 func small(t *testing.T, configJSON, generation string) string {
 	t.Helper()
 	dir := t.TempDir()

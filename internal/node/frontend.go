@@ -13,7 +13,7 @@ import (
 	"penstock/internal/serve/router"
 )
 
-// Frontend runs a frontend with an embedded router until ctx ends. It calls ready once, when it accepts
+// RunFrontend runs a frontend with an embedded router until ctx ends. It calls ready once, when it accepts
 // requests; until a worker is available it answers 503. Logs go to stderr. When ctx ends it lets running
 // requests finish, within the drain timeout, and returns nil.
 func Frontend(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
@@ -51,7 +51,7 @@ func (f *frontendRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
 }
 
-// await does not wait for workers: the listener accepts connections, and a frontend reports itself what it
+// awaitReady does not wait for workers: the listener accepts connections, and a frontend reports itself what it
 // cannot serve yet.
 func (f *frontendRole) await(ctx context.Context) error { return reached(ctx, f.router.Begun()) }
 

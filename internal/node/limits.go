@@ -158,7 +158,7 @@ const (
 	limitsAgain = 10 * time.Minute
 )
 
-// run checks the storage of this process, and its open files, until ctx ends.
+// runChecks checks the storage of this process, and its open files, until ctx ends.
 func (l *limits) run(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()

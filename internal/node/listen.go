@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// listen opens the HTTP address. Its errors say what to do if the address is in use.
+// listenHTTP opens the HTTP address. Its errors say what to do if the address is in use.
 func listen(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {

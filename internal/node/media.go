@@ -98,12 +98,12 @@ func (s *sight) close() error {
 	return s.lender.Close()
 }
 
-// mediaDecoder returns who decodes media for the engines; nil if the engines do.
+// mediaDecoder returns the card's description of who decodes media for the engines; nil if the engines do.
 func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil
 	}
-	if cfg.Remote() { // external engines take files
+	if cfg.Remote() { // remote engines take files
 		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
 	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}

@@ -20,7 +20,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// seeing writes a checkpoint of a family of models with media, around the built-in tokenizer.
+// exportMediaModel writes a checkpoint of a family of models with media, around the built-in tokenizer.
 func seeing(t *testing.T, family string) (dir string) {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})

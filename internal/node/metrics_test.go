@@ -56,7 +56,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// registry returns the metrics of our own that processes have, and the types of
+// documentedMetrics returns the metrics of our own that processes have, and the types of
 // those that have a value before anything happened. Those of a frontend and of a
 // worker are those of up.
 func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
@@ -87,7 +87,7 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 	return metrics, types
 }
 
-// describe adds what is registered.
+// describeMetrics adds what is registered.
 func describe(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc)

@@ -64,7 +64,7 @@ type modelSight struct {
 	content prep.ContentRule // of the model's engines
 	// decoding resolves media together with their decoded data; nil if engines receive none.
 	decoding prep.Resolver
-	making   chan struct{} // one token per concurrent prompt
+	making   chan struct{} // semaphore of concurrent prompt encodings
 	log      *slog.Logger
 }
 
@@ -85,7 +85,8 @@ func (s *modelSight) Preprocess(ctx context.Context, req *engine.PreprocessReque
 	}, nil
 }
 
-// makePrompt makes a prompt. A token limits the concurrent encoding of text; waiting for media needs none.
+// makePrompt makes a prompt. A semaphore limits the concurrent encoding of text; waiting for media does not
+// hold it.
 func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	var p prep.Prompt
 	var chat *prep.Chat
@@ -107,7 +108,7 @@ func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) 
 	return s.local.Complete(ctx, chat, p.Tokens)
 }
 
-// withToken calls do while it holds a token of making.
+// runLimited calls do while it holds the semaphore.
 func (s *modelSight) turn(ctx context.Context, do func() error) error {
 	select {
 	case s.making <- struct{}{}:

@@ -22,7 +22,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// square is a picture in one colour, as a file.
+// squarePNG is a picture in one colour, as a file.
 func square(t *testing.T, shade uint8) []byte {
 	t.Helper()
 	p := image.NewRGBA(image.Rect(0, 0, 112, 112))
@@ -36,7 +36,7 @@ func square(t *testing.T, shade uint8) []byte {
 	return b.Bytes()
 }
 
-// newSeeing returns a router process that looks at media, as far as it is needed for that, and what it says.
+// newMediaRouter returns a router process that looks at media, as far as it is needed for that, and what it says.
 func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	t.Helper()
 	env := []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_MULTIMODAL=true", "PENSTOCK_MEDIA_ALLOW_PRIVATE=true"}
@@ -66,7 +66,7 @@ func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	return r, said
 }
 
-// seeingCard is the card of the built-in model.
+// mediaCard is the card of the built-in model.
 func seeingCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
 	eng, _ := servedEngine(t, smallConfig(t))
@@ -77,7 +77,7 @@ func seeingCard(t *testing.T, transfer string) engine.Card {
 	return card
 }
 
-// asked is a request about pictures.
+// preprocessRequest is a request about pictures.
 func asked(urls ...string) *engine.PreprocessRequest {
 	c := &prep.Chat{AddGenerationPrompt: true, Namespace: "n"}
 	parts := prep.AppendTextPart([]byte{'['}, "What is this?")

@@ -45,7 +45,7 @@ func (p *planes) route(cfg *config.Loaded) (natsRoute, error) {
 	return natsRoute{ip, "the NATS server is reached from there", true}, nil
 }
 
-// isRemote reports whether other hosts reach this one at ip.
+// isReachableRemotely reports whether other hosts reach this one at ip.
 func (r natsRoute) remote() bool { return r.ip.IsValid() && !r.ip.IsLoopback() }
 
 // planeAddr is where a plane listens, and the address it advertises.

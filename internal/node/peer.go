@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// peerTimeout bounds each probe of a server that did not answer as expected.
+// peerProbeTimeout bounds each probe of a server that did not answer as expected.
 const peerTimeout = 2 * time.Second
 
 // WrongPeer says that the server at a URL is not the intended one.

@@ -181,7 +181,7 @@ func (p *planes) forget(ctx context.Context, cfg *config.Loaded) error {
 	return registry.Forget(ctx)
 }
 
-// url is where others reach the embedded NATS server; "" if they cannot.
+// natsURL is where others reach the embedded NATS server; "" if they cannot.
 func (p *planes) url() string {
 	if p.server == nil {
 		return ""

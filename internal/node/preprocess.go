@@ -9,8 +9,8 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// promptEngine is an engine of this process with the tokenizer and the template of its checkpoint, as
-// external engines have theirs.
+// promptEngine is an engine of this process with the tokenizer and the template of its checkpoint, as remote
+// engines have theirs.
 type promptEngine struct {
 	localEngine
 	local prep.Local

@@ -28,19 +28,19 @@ type process struct {
 	planes  *planes
 	fetcher *fetch.Fetcher // of media; nil if this process resolves none
 	model   *modelResult   // nil unless engines run here
-	remotes *remotes       // nil unless this process follows external engines
+	remotes *remotes       // nil unless this process follows remote engines
 	adapt   adapter        // opens their adapters
 }
 
 // role is what a process does.
 type role interface {
-	// build makes all services, and with them all metrics.
+	// buildServices makes all services, and with them all metrics.
 	build() error
-	// start starts the services in dependency order.
+	// startServices starts the services in dependency order.
 	start(ctx context.Context, stages *stages)
-	// await returns when the role is ready.
+	// awaitReady returns when the role is ready.
 	await(ctx context.Context) error
-	// announce tells the caller that it is ready.
+	// announceReady tells the caller that it is ready.
 	announce()
 }
 
@@ -173,7 +173,7 @@ func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
 	return obs.NewLogger(w, obs.Format(cfg.LogFormat), levels)
 }
 
-// url is where this machine reaches the HTTP API; "" if there is none.
+// httpURL is where this machine reaches the HTTP API; "" if there is none.
 func (p *process) url() string {
 	if p.ln == nil {
 		return ""

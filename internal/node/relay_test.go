@@ -23,7 +23,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// relayWorld is workers, a router and a relay in one process, as the engine that
+// proxyFleet is workers, a router and a relay in one process, as the engine that
 // the relay makes of them. It runs while the engine does.
 type relayWorld struct {
 	engine.Engine // the relay's
@@ -33,7 +33,7 @@ type relayWorld struct {
 	workers       []*worker.Worker
 }
 
-// newRelayWorld makes one of n workers whose calls go through faulty. Its engines
+// newProxyFleet makes one of n workers whose calls go through faulty. Its engines
 // have all abilities of the workers'.
 func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine.Engine {
 	t.Helper()
@@ -104,7 +104,7 @@ func TestRelayConforms(t *testing.T) {
 	})
 }
 
-// relayedRequests are requests of every kind whose answers do not depend on where
+// proxiedRequests are requests of every kind whose answers do not depend on where
 // they are computed.
 func relayedRequests() map[string]*engine.Request {
 	of := func(change func(*engine.Request)) *engine.Request {

@@ -20,16 +20,16 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// externalEngines are the engines of this process which run as other programs. Each connects and disconnects
+// remoteEngines are the engines of this process which run as other programs. Each connects and disconnects
 // independently: none waits for another, and one that appears late is added then.
 type remotes struct {
 	p       *process
 	log     *slog.Logger
 	metrics *worker.Metrics
 	all     []*remoteEngine
-	// id is the id of a worker in the fleet.
+	// workerID is the id of a worker in the fleet.
 	id func(of, rank int) kv.WorkerID
-	// look asks an engine what it serves; adapt opens the adapter of one of its ranks.
+	// probe asks an engine what it serves; openAdapter opens the adapter of one of its ranks.
 	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
 	adapt adapter
 	// returnLook is the constant of that name.
@@ -46,8 +46,8 @@ type remotes struct {
 	}
 }
 
-// externalEngine is one external engine, with a worker for each of its data-parallel ranks. EngineAsking and
-// the constants after it are its states.
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
+// constants after it are its states.
 type remoteEngine struct {
 	set   *remotes
 	of    config.RemoteEngine
@@ -70,8 +70,8 @@ type rankWorker struct {
 	engine engine.Engine
 }
 
-// The states of an external engine. Asking and waiting lead to opening, and opening to serving; an error
-// leads to waiting if it is transient, and else to refused. Both are retried.
+// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
+// to waiting if it is transient, and else to refused. Both are retried.
 const (
 	EngineAsking  = "asking"  // not yet reached or given up
 	EngineWaiting = "waiting" // it does not answer, and is retried
@@ -91,7 +91,7 @@ const (
 // Warning is one problem of an engine that serves.
 type Warning = engine.Warning
 
-// EngineStatus is the status of an external engine.
+// EngineStatus is the status of a remote engine.
 type EngineStatus struct {
 	Kind   string `json:"kind"` // one of config.RemoteKinds
 	URL    string `json:"url"`
@@ -121,7 +121,7 @@ type EngineStatus struct {
 // Name names an engine for people.
 func (s *EngineStatus) Name() string { return s.Kind + "=" + s.URL }
 
-// newExternalEngines makes the external engines of the settings. id may be nil: then the workers have small
+// newRemoteEngines makes the remote engines of the settings. id may be nil: then the workers have small
 // numbers.
 func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
@@ -193,7 +193,7 @@ func (r *remotes) pipeline(digest string) *prep.Pipeline {
 	return r.mu.pipes[digest]
 }
 
-// status returns the status of all engines.
+// engineStatuses returns the status of all engines.
 func (r *remotes) status() []EngineStatus {
 	var all []EngineStatus
 	for _, e := range r.all {
@@ -264,7 +264,7 @@ func (e *remoteEngine) now() EngineStatus {
 	return e.mu.status
 }
 
-// status returns the engine's status with its adapters' warnings.
+// fullStatus returns the engine's status with its adapters' warnings.
 func (e *remoteEngine) status() EngineStatus {
 	s := e.now()
 	for _, w := range e.workers() {

@@ -27,7 +27,7 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// otherProgram stands for an engine of another make: it says over HTTP what it serves.
+// fakeEngine stands for an engine of another make: it says over HTTP what it serves.
 type otherProgram struct {
 	*httptest.Server
 	loading atomic.Bool
@@ -35,7 +35,7 @@ type otherProgram struct {
 	models  string // JSON of /v1/models
 }
 
-// runOther starts one that serves a model whose files are at root.
+// startFakeEngine starts one that serves a model whose files are at root.
 func runOther(t *testing.T, model, root string) *otherProgram {
 	t.Helper()
 	o := &otherProgram{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
@@ -152,7 +152,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// upWith runs up with engines of the stubs until the end of the test, and returns what it
+// startUpWithStubs runs up with engines of the stubs until the end of the test, and returns what it
 // says once it is ready, or its error.
 func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
@@ -341,7 +341,7 @@ func enginesIn(t *testing.T, url string) []EngineStatus {
 	return h.Engines
 }
 
-// eventually waits for something that takes its time.
+// waitFor waits for something that takes its time.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -476,7 +476,7 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 	}
 }
 
-// built is a role that tells when it has been built.
+// builtRole is a role that tells when it has been built.
 type built struct {
 	role
 	tell func()

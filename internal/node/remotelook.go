@@ -75,7 +75,7 @@ func (a *asker) get(ctx context.Context, path string, out any) (status int, err 
 	})
 }
 
-// get passes the body of a 200 response to read.
+// readBody passes the body of a 200 response to read.
 func (a *asker) ask(ctx context.Context, path string, read func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.of.URL.String()+path, nil)
 	if err != nil {

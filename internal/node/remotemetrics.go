@@ -10,10 +10,10 @@ import (
 	"penstock/internal/obs"
 )
 
-// engineMetrics reports the external engines as their adapters see them; it collects at each scrape. Counters
+// engineMetrics reports the remote engines as their adapters see them; it collects at each scrape. Counters
 // restart when an engine is reopened.
 type engineMetrics struct {
-	// of is nil if no engine is external: then nothing is collected.
+	// engines is nil if no engine is remote: then nothing is collected.
 	of     *remotes
 	up     *prometheus.Desc
 	counts []adapterCount

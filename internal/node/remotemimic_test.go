@@ -17,7 +17,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// mimicked runs a server that speaks as another engine does, of the model in dir, and
+// startEngineMock runs a server that speaks as another engine does, of the model in dir, and
 // returns its value of --engine.
 func mimicked(t *testing.T, dialect mimic.Dialect, dir string, change func(*mimic.Config)) (spec string, s *mimic.Server) {
 	t.Helper()
@@ -69,7 +69,7 @@ func mimicked(t *testing.T, dialect mimic.Dialect, dir string, change func(*mimi
 	return spec, s
 }
 
-// cachedOf asks for a completion of a prompt and returns the worker that gave it, how many
+// cachedTokens asks for a completion of a prompt and returns the worker that gave it, how many
 // tokens were cached as the engine reports, and how many blocks were expected to be.
 func cachedOf(t *testing.T, url, prompt string) (worker string, cached, expected int) {
 	t.Helper()
@@ -124,7 +124,7 @@ func freePorts(t *testing.T, count int) int {
 	}
 }
 
-// blocksKnown is how many blocks of a prompt the router knows at the worker that it would choose.
+// knownBlocks is how many blocks of a prompt the router knows at the worker that it would choose.
 func blocksKnown(t *testing.T, url, prompt string) int {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt})
@@ -145,7 +145,7 @@ func blocksKnown(t *testing.T, url, prompt string) int {
 	return best.Blocks
 }
 
-// upOn runs up with its own adapters until the end of the test, and returns what it says
+// startUp runs up with its own adapters until the end of the test, and returns what it says
 // once it is ready.
 func upOn(t *testing.T, env ...string) (Ready, *lockedBuffer) {
 	t.Helper()

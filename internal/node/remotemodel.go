@@ -16,8 +16,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// externalModel is the local tokenizer, template and facts of an external engine's model, as far as they are
-// here.
+// remoteModel is the local tokenizer, template and facts of a remote engine's model, as far as they are here.
 type remoteModel struct {
 	ref   engine.TokenizerRef
 	pipe  *prep.Pipeline // nil: only the engine has it

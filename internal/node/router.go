@@ -19,7 +19,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Router runs a router process until ctx ends: to frontends it is an instance of every model which the
+// RunRouter runs a router process until ctx ends: to frontends it is an instance of every model which the
 // workers of its component serve. It calls ready once, when it follows the workers; it registers as soon as
 // one is available. Logs go to stderr. When ctx ends it deregisters, lets requests in flight finish, within
 // the drain timeout, and returns nil.
@@ -35,7 +35,7 @@ type routerRole struct {
 	relay   *relay.Relay
 	shells  *worker.Metrics
 	sight   *sight        // nil unless this process resolves media
-	making  chan struct{} // one token per concurrent prompt
+	making  chan struct{} // semaphore of concurrent prompt encodings
 	epochMu sync.Mutex
 	epoch   uint64 // the last one
 	// replaced receives the error with which the router ends when another process has registered with its id;
@@ -140,7 +140,7 @@ func (r *routerRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "relay", after(r.router.Begun(), r.relay.Run))
 }
 
-// await does not wait for workers: a router without workers waits for them while it serves.
+// awaitReady does not wait for workers: a router without workers waits for them while it serves.
 func (r *routerRole) await(ctx context.Context) error { return reached(ctx, r.router.Begun()) }
 
 func (r *routerRole) announce() {

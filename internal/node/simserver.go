@@ -80,7 +80,7 @@ func SimDialects() []string {
 // SimEngineVersions returns the known releases of a dialect, the newest last; none if there is only one.
 func SimEngineVersions(dialect string) []string { return mimic.EngineVersions(mimic.Dialect(dialect)) }
 
-// Sim serves as an engine mock until ctx ends, and then returns nil. It calls ready once, when it listens.
+// RunSim serves as an engine mock until ctx ends, and then returns nil. It calls ready once, when it listens.
 func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
 	began := time.Now()
 	log, err := newLogger(cfg, stderr)
@@ -208,7 +208,7 @@ func (as *SimServer) Validate() error {
 	return err
 }
 
-// config parses the values, and reports every problem at once.
+// parseConfig parses the values, and reports every problem at once.
 func (as *SimServer) config() (mimic.Config, error) {
 	var errs []error
 	mc := mimic.Config{

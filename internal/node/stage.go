@@ -33,7 +33,7 @@ func newStages(ctx context.Context) (*stages, context.Context) {
 // errEnded is the failure of a service that returned before it was stopped.
 var errEnded = errors.New("ended by itself")
 
-// start runs the services as one stage. Only stop ends their context.
+// startStage runs the services as one stage. Only stop ends their context.
 func (s *stages) start(ctx context.Context, name string, runs ...func(context.Context) error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{stop: stop}
@@ -56,7 +56,7 @@ func (s *stages) start(ctx context.Context, name string, runs ...func(context.Co
 	}
 }
 
-// stop ends the stages, the last one first, waiting for each, and returns their errors.
+// stopAll ends the stages, the last one first, waiting for each, and returns their errors.
 func (s *stages) stop() error {
 	var errs []error
 	for i := len(s.all) - 1; i >= 0; i-- {

@@ -106,7 +106,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	}
 }
 
-// complete sends prompt i: six beginnings, with ends of their own.
+// sendCompletion sends prompt i: six beginnings, with ends of their own.
 func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	prompt := make([]int, 0, 512)
 	for j := range 200 + i%6*40 {
@@ -131,7 +131,7 @@ func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	}
 }
 
-// dump reads what the index says each worker holds, ascending.
+// dumpIndex reads what the index says each worker holds, ascending.
 func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.SeqHash {
 	t.Helper()
 	resp, err := client.Get(url + "/v1/router/index/dump")
@@ -165,7 +165,7 @@ func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.Se
 // errDescribed ends a watch after its first events, which describe the cache.
 var errDescribed = errors.New("described")
 
-// holds asks an engine what its cache holds, ascending.
+// heldBlocks asks an engine what its cache holds, ascending.
 func holds(t *testing.T, e engine.KVSource) []kv.SeqHash {
 	t.Helper()
 	var held []kv.SeqHash

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Up runs all roles in this process until ctx ends: embedded NATS, workers, the router and a frontend. It
+// RunUp runs all roles in this process until ctx ends: embedded NATS, workers, the router and a frontend. It
 // calls ready once, when requests can be served. Logs go to stderr. When ctx ends it lets running requests
 // finish, within the drain timeout, and returns nil.
 func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) error {
@@ -55,7 +55,7 @@ func (u *up) build() error {
 	return err
 }
 
-// start starts the router first, because others report to it, then the workers, then the frontend, so that
+// startServices starts the router first, because others report to it, then the workers, then the frontend, so that
 // they stop in the order in which requests pass through them.
 func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", u.router.Run)
@@ -68,7 +68,7 @@ func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 
-// await returns when every worker can serve requests; with external engines, when every engine that answers
+// awaitReady returns when every worker can serve requests; with remote engines, when every engine that answers
 // can.
 func (u *up) await(ctx context.Context) error {
 	if u.remotes != nil {

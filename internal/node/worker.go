@@ -18,7 +18,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Worker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
+// RunWorker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
 // called. Logs go to stderr. When ctx ends the worker deregisters, finishes its requests, within the drain
 // timeout, and Worker returns nil.
 func Worker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
@@ -29,7 +29,7 @@ type workerRole struct {
 	*process
 	ready func(Started)
 	id    kv.WorkerID
-	// worker is the worker of a local engine; nil if the engine is external.
+	// worker is the worker of a local engine; nil if the engine is remote.
 	worker *worker.Worker
 }
 
@@ -98,11 +98,11 @@ type workerHealth struct {
 	Model    string      `json:"model"`
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Addr     string      `json:"addr,omitempty"`
-	// Engine is the external engine.
+	// Engine is the remote engine.
 	Engine *EngineStatus `json:"engine,omitempty"`
 }
 
-// health is the response to GET /health: 200 while requests are accepted; for an engine with several ranks,
+// healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several ranks,
 // by any of them.
 func (w *workerRole) health() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
@@ -202,8 +202,8 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	return cfg
 }
 
-// newRankWorker serves one data-parallel rank of an external engine on the planes. Each rank of a process
-// serves at its own port.
+// newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves
+// at its own port.
 func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankSet, metrics *worker.Metrics) (*worker.Worker, error) {
 	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
 	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
