@@ -173,14 +173,14 @@ func (f *feed) topic() string {
 	return f.cfg.Topic
 }
 
-// epoch names the incarnation of the publisher.
+// publisherEpoch names the incarnation of the publisher.
 func (f *feed) epoch() string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], splitmix.Mix(f.cfg.Seed+splitmix.Step*(f.mu.life+1)+uint64(f.rank)))
 	return hex.EncodeToString(b[:])
 }
 
-// publish sends changes as one batch. It never waits.
+// publishChanges sends changes as one batch. It never waits.
 func (f *feed) publish(changes []change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -281,7 +281,7 @@ func (f *feed) clear() {
 	}
 }
 
-// restart starts over: new sockets at the same endpoints, numbers from the first, and nothing to replay.
+// restartPublisher starts over: new sockets at the same endpoints, numbers from the first, and nothing to replay.
 func (f *feed) restart(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -335,7 +335,7 @@ func (f *feed) again(id []byte, from uint64) {
 	send("", endOfReplay, nil)
 }
 
-// ignoreClosed returns nil for the error of a loop which ended with ctx or its socket.
+// ignoreEnd returns nil for the error of a loop which ended with ctx or its socket.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, zmtp.ErrClosed) {
 		return nil
@@ -349,7 +349,7 @@ type record struct {
 	names  []uint64
 }
 
-// snapshotChunk is how many records one chunk has.
+// recordsPerChunk is how many records one chunk has.
 const snapshotRecords = 4096
 
 // serveSnapshots answers SGLang's requests for snapshots until ctx ends.

@@ -248,7 +248,7 @@ func (a *answer) over() bool {
 	return true
 }
 
-// close stops the engine's requests, and waits for them.
+// stopAndWait stops the engine's requests, and waits for them.
 func (a *answer) close() {
 	a.cancel()
 	a.done.Wait()

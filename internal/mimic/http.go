@@ -17,7 +17,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// handler returns the complete HTTP handler of a server.
+// newHandler returns the complete HTTP handler of a server.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	switch s.cfg.Dialect {
@@ -128,7 +128,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = e.Encode(v) // a client that disconnected is not an error of the server
 }
 
-// marshal encodes v as servers in Python and C++ do.
+// marshalJSON encodes v as servers in Python and C++ do.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -314,7 +314,7 @@ func (f *fate) before(ctx context.Context, p *part, flush func()) error {
 	return nil
 }
 
-// wait waits for d; 0 is until ctx ends.
+// waitFor waits for d; 0 is until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		<-ctx.Done()

@@ -70,7 +70,7 @@ type chain struct {
 	open  bool
 }
 
-// open starts the accounting of a request with the given number of choices.
+// openRequest starts the accounting of a request with the given number of choices.
 func (l *ledger) open(salt kv.Salt, p *prompt, choices int) (*account, error) {
 	h, err := kv.NewHasher(l.size, salt)
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *account) move(c *chain, change func()) {
 	l.wake()
 }
 
-// close releases the blocks. It may be called again.
+// releaseAll releases the blocks. It may be called again.
 func (a *account) close() {
 	l := a.ledger
 	l.mu.Lock()
@@ -235,7 +235,7 @@ func (l *ledger) drops(seqs ...kv.SeqHash) {
 	}
 }
 
-// len returns how many blocks are known.
+// countBlocks returns how many blocks are known.
 func (l *ledger) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,7 +42,7 @@ func newLife(cfg *Config, eng engine.Engine, f *feed, number uint64) *life {
 	}
 }
 
-// start runs the engine and the services which follow it. It calls fail for each that ends by itself.
+// startServices runs the engine and the services which follow it. It calls fail for each that ends by itself.
 func (l *life) start(ctx context.Context, fail func(error)) {
 	ctx, l.stop = context.WithCancel(ctx)
 	run := func(what string, f func(context.Context) error) {
@@ -75,7 +75,7 @@ func (l *life) end() {
 	l.done.Wait()
 }
 
-// translate returns the changes which the engine would publish for events of its cache.
+// translateEvents returns the changes which the engine would publish for events of its cache.
 func (l *life) translate(ctx context.Context, events []kv.Event) []change {
 	var out []change
 	for i := range events {
@@ -249,7 +249,7 @@ type rank struct {
 	}
 }
 
-// acquire returns the current engine, once there is one. The caller calls release.
+// acquireInstance returns the current engine, once there is one. The caller calls release.
 func (r *rank) use(ctx context.Context) (l *life, release func(), err error) {
 	for {
 		r.mu.Lock()
@@ -272,7 +272,7 @@ func (r *rank) use(ctx context.Context) (l *life, release func(), err error) {
 	}
 }
 
-// current returns the current engine; nil if there is none.
+// currentInstance returns the current engine; nil if there is none.
 func (r *rank) now() *life {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -145,7 +145,7 @@ func (s *Server) readLlamaPrompt(raw json.RawMessage) ([]kv.Token, error) {
 	return out, nil
 }
 
-// promptRequest converts a request.
+// toPromptRequest converts the request.
 func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
 	tokens, err := s.readLlamaPrompt(q.Prompt)
 	if err != nil {

@@ -14,7 +14,7 @@ type loading struct {
 	direct *family.Family
 }
 
-// servingOf returns what the mocked engine adds to the files of its model.
+// familyServing returns what the mocked engine adds to the files of its model.
 func (c *Config) serving() family.Serving {
 	as := family.Serving{ProcessorArgs: c.ProcessorArgs}
 	switch {

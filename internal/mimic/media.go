@@ -327,7 +327,7 @@ func (p *prompt) keys(from, to int) (keys []mediaKey) {
 	return keys
 }
 
-// features describes the media of a prompt as vLLM does; null if it has none.
+// featuresBody describes the media of a prompt as vLLM does; null if it has none.
 func (p *prompt) features(payload bool) any {
 	if len(p.media) == 0 {
 		return nil

@@ -107,7 +107,7 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 type prompt struct {
 	tokens []kv.Token
 	text   string
-	// media are the positions of the prompt's media, and sights the media, in the same order.
+	// media are the positions of the prompt's media, and objects the media, in the same order.
 	media  []kv.Media
 	sights []sight
 }

@@ -165,7 +165,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// fail ends Run with an error.
+// failRun ends Run with an error.
 func (s *Server) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +230,7 @@ type errand struct {
 // errStopped is the error of a task that came after the end of Run.
 var errStopped = errors.New("the server has stopped")
 
-// perform makes Run execute a function, once it runs, and returns its error.
+// performTask makes Run execute a function, once it runs, and returns its error.
 func (s *Server) perform(do func(context.Context) error) error {
 	e := errand{do, make(chan error, 1)}
 	select {
@@ -251,7 +251,7 @@ func (s *Server) perform(do func(context.Context) error) error {
 // again.
 func (s *Server) Restart() error { return s.perform(s.restart) }
 
-// restart implements Restart within Run.
+// restartEngines implements Restart within Run.
 func (s *Server) restart(ctx context.Context) error {
 	var gone []*life
 	for _, r := range s.ranks {
@@ -379,7 +379,7 @@ func (s *Server) register(id string, cancel context.CancelFunc) func() {
 	}
 }
 
-// abort cancels a request; "" cancels all.
+// abortRequest cancels a request; "" cancels all.
 func (s *Server) abort(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

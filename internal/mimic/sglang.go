@@ -120,7 +120,7 @@ type sglangJob struct {
 	single bool // one choice
 }
 
-// jobs converts the requests of a batch.
+// splitJobs converts the requests of a batch.
 func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error) {
 	n := max(len(q.Text.list), len(q.InputIDs.list))
 	if n == 0 || n > maxPrompts || len(q.Text.list) > 0 && len(q.InputIDs.list) > 0 {

@@ -13,7 +13,7 @@ import (
 // sglangRelease holds the differences of a release of SGLang, as its sources and responses show.
 type sglangRelease struct {
 	version string
-	// maps encodes events as maps, not arrays.
+	// mapEvents encodes events as maps, not arrays.
 	maps bool
 	// isolates says which request fields keep caches apart: none, extra_key alone, or cache_salt too.
 	isolates isolation
@@ -72,8 +72,8 @@ func sglangReleases() []sglangRelease {
 	}
 }
 
-// release returns the mocked release of SGLang, the newest by default; nil for other engines and for unknown
-// versions.
+// mockedRelease returns the mocked release of SGLang, the newest by default; nil for other engines and for
+// unknown versions.
 func (c *Config) release() *sglangRelease {
 	if c.Dialect != SGLang {
 		return nil
@@ -109,7 +109,7 @@ func told(text string) string {
 	return before
 }
 
-// namespace is the cache namespace of a request. Events do not show what follows hiddenSeparator. Releases
+// cacheNamespace is the cache namespace of a request. Events do not show what follows hiddenSeparator. Releases
 // which know only one of the fields join both for requests of the OpenAI API.
 func (r *sglangRelease) namespace(cacheSalt, extraKey string, openAI bool) string {
 	switch r.isolates {

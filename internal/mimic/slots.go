@@ -49,8 +49,8 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// acquire returns the slot for a prompt, once there is one: the requested one, if any. With reuse false the
-// whole prompt is computed.
+// acquireSlot returns the slot for a prompt, once there is one: the requested one, if any. With reuse false
+// the whole prompt is computed.
 func (s *slots) take(ctx context.Context, prompt []kv.Token, asked *int, reuse *bool) (*slot, error) {
 	pinned := asked != nil && *asked >= 0
 	if pinned && *asked >= len(s.mu.all) {
@@ -140,7 +140,7 @@ func (c *slot) add(tokens []kv.Token) {
 	c.tokens = append(c.tokens, tokens...)
 }
 
-// release returns the slot to the pool.
+// releaseSlot returns the slot to the pool.
 func (c *slot) free() {
 	s := c.of
 	s.mu.Lock()
@@ -187,7 +187,7 @@ func (s *slots) forget() {
 	}
 }
 
-// timings are llama.cpp's timings of an answer.
+// llamaTimings are llama.cpp's timings of an answer.
 func (c *call) timings(predicted int) object { return c.slot.timings(predicted) }
 
 func (c *slot) timings(predicted int) object {

@@ -80,7 +80,7 @@ func newTally() *tally {
 	}
 }
 
-// restart resets all counters.
+// resetCounters resets all counters.
 func (s *stats) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (m *measure) cached(u usage) {
 	t.hits += uint64(max(u.cached, 0))
 }
 
-// finish counts the end of a request.
+// finishRequest counts the end of a request.
 func (m *measure) end() {
 	s := m.stats
 	s.mu.Lock()
@@ -189,7 +189,7 @@ type page struct {
 	families map[string]*strings.Builder
 }
 
-// family returns the builder for the samples of a name.
+// familyText returns the builder for the samples of a name.
 func (p *page) family(kind, name string) *strings.Builder {
 	b := p.families[name]
 	if b == nil {
@@ -275,7 +275,7 @@ func (s *Server) blockSize() int {
 	return s.card.BlockSize
 }
 
-// share is used/total; 0 if total is 0.
+// usedShare is used/total; 0 if total is 0.
 func share(used, total int) float64 {
 	if total == 0 {
 		return 0
@@ -283,7 +283,7 @@ func share(used, total int) float64 {
 	return float64(used) / float64(total)
 }
 
-// label encodes a label.
+// formatLabel encodes a label.
 func label(name, v string) string { return name + `="` + v + `"` }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

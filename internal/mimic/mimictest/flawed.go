@@ -50,7 +50,7 @@ func Flaw(t testing.TB, s *mimic.Server) *Flawed {
 // URL is the proxy's address.
 func (f *Flawed) URL() *url.URL { return &url.URL{Scheme: "http", Host: f.ln.Addr().String()} }
 
-// Spoil resets the connection after the given number of bytes of each answer of a path; -1 sends all of it,
+// SpoilAnswers resets the connection after the given number of bytes of each answer of a path; -1 sends all of it,
 // one byte at a time. An empty path spoils nothing.
 func (f *Flawed) Spoil(path string, bytes int) {
 	f.mu.Lock()
@@ -61,7 +61,7 @@ func (f *Flawed) Spoil(path string, bytes int) {
 	f.path, f.cut = path, bytes
 }
 
-// Size is the length of the spoiled path's answer.
+// AnswerSize is the length of the spoiled path's answer.
 func (f *Flawed) Size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +131,7 @@ func (f *Flawed) serve(c net.Conn) {
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// forward sends the request to the server, and returns the complete response.
+// forwardRequest sends the request to the server, and returns the complete response.
 func (f *Flawed) ask(req *http.Request, body []byte) []byte {
 	up, err := net.Dial("tcp", f.to)
 	if err != nil {

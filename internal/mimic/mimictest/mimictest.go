@@ -37,15 +37,15 @@ func open() (opened, error) {
 	return opened{pipe, sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}}}, nil
 }
 
-// Rig starts servers around simulated engines of one small model. The zero value is ready.
+// MockRig starts servers around simulated engines of one small model. The zero value is ready.
 type Rig struct {
 	once   sync.Once
 	opened opened
 	err    error
 }
 
-// Serve runs a server until the test ends, around a fast engine with a cache of 64 blocks of 16 tokens and a
-// context of 512. change may modify the configuration, and may be nil. The card is the engine's.
+// StartServer runs a server until the test ends, around a fast engine with a cache of 64 blocks of 16 tokens
+// and a context of 512. change may modify the configuration, and may be nil. The card is the engine's.
 func (r *Rig) Serve(t testing.TB, dialect mimic.Dialect, change func(*mimic.Config)) (*mimic.Server, engine.Card) {
 	t.Helper()
 	r.once.Do(func() { r.opened, r.err = open() })
@@ -86,7 +86,7 @@ func (r *Rig) Serve(t testing.TB, dialect mimic.Dialect, change func(*mimic.Conf
 	return s, e.Card()
 }
 
-// URL returns the address of a server.
+// ServerURL returns the address of a server.
 func URL(t testing.TB, s *mimic.Server) *url.URL {
 	t.Helper()
 	u, err := url.Parse(s.URL())
@@ -96,7 +96,7 @@ func URL(t testing.TB, s *mimic.Server) *url.URL {
 	return u
 }
 
-// Endpoint parses an endpoint; "" is none.
+// ParseEndpoint parses an endpoint; "" is none.
 func Endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
 	t.Helper()
 	if s == "" {
