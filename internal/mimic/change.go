@@ -43,8 +43,8 @@ func (c *change) shows(i int) []mediaKey {
 	return nil
 }
 
-// blockNamer gives blocks the names of one engine instance: they differ per instance as those of a seeded
-// hash function do.
+// blockNamer gives blocks the names of one engine instance: as with a seeded hash function, they differ per
+// instance.
 type namer uint64
 
 func (n namer) name(seq kv.SeqHash) uint64 {

@@ -9,7 +9,7 @@ import (
 )
 
 // blockLedger knows the tokens of the blocks of one engine's cache. Cache events name blocks by Penstock's
-// hashes; their tokens are those of the requests which the server passed on. A block is in the ledger while a
+// hashes; their tokens come from the requests which the server passed on. A block is in the ledger while a
 // request uses it or it is cached.
 //
 // An event may arrive before the tokens of its blocks, because the engine delivers both concurrently. Then

@@ -1,7 +1,7 @@
 // Package enginemock contains servers that behave as other engines do: vLLM, SGLang, TensorRT-LLM and
-// llama.cpp. Their HTTP, their events over ZeroMQ, their metrics and their failures are those of the real
-// engines as far as a client can see; the output comes from any Penstock engine, in practice the simulator.
-// They replace machines with accelerators in tests of adapters and of other routers, and on a laptop.
+// llama.cpp. Their HTTP, their events over ZeroMQ, their metrics and their failures match the real engines'
+// as far as a client can see; the output comes from any Penstock engine, in practice the simulator. They
+// replace machines with accelerators in tests of adapters and of other routers, and on a laptop.
 //
 // The engine contract has no tokens in cache events, but the mocked engines publish them. A server takes them
 // from the requests that it serves: a ledger holds the tokens of every block that is cached or may become so,

@@ -133,7 +133,7 @@ func (d *doctor) secrets() error {
 // certificateWarningPeriod is the remaining validity below which a certificate gets a warning.
 const soon = 14 * 24 * time.Hour
 
-// checkCertificates reads the certificates which the settings name, and reports those which expire soon.
+// checkCertificates reads the certificates in the settings, and reports the ones which expire soon.
 func (d *doctor) certificates() error {
 	cfg := d.cfg
 	var errs []error

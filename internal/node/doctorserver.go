@@ -282,7 +282,7 @@ func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, err
 	return resp.Header, nil
 }
 
-// statusError is a response of which only the status is used.
+// statusError is a response without a usable body.
 type statusError struct{ status int }
 
 func (e *statusError) Error() string {

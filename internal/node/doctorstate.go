@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// checkSnapshots checks what routers have stored for those which start later: that the newest snapshot can be
-// read, and that the stream of cache events continues from its end.
+// checkSnapshots checks what routers have stored for later routers: that the newest snapshot can be read, and
+// that the stream of cache events continues from its end.
 func (d *doctor) snapshots(ctx context.Context, conn *nats.Conn) {
 	const check = "router snapshots"
 	const remedy = "routers ask workers for their caches instead; if it stays so, start one with --router-reset-states"

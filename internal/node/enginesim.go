@@ -103,8 +103,8 @@ type pretended struct {
 // longContext is the context of a simulated model which stands for no checkpoint, in tokens.
 const longContext = 262144
 
-// readSimulatedModel returns the facts of the model to simulate: the built-in model, or a checkpoint, of
-// which it reads only the small files.
+// readSimulatedModel returns the facts of the model to simulate: the built-in model, or a checkpoint, whose
+// small files it reads.
 func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 	if cfg.ModelPath == "" {
 		v, err := builtinVocabulary()

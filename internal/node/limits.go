@@ -128,8 +128,8 @@ func newLimits(cfg *config.Loaded, p *planes, log *slog.Logger) *limits {
 	return &limits{host: thisHost(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, said: map[string]saidLimit{}}}
 }
 
-// logAtStart logs which limits are short when the process starts: those of the doctor's checks which it can
-// do itself.
+// logAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
+// itself.
 func (l *limits) atStart(ctx context.Context) {
 	found := append(l.host.checkFiles(l.cfg), l.stored()...)
 	if l.conn != nil && l.server == nil {

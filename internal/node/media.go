@@ -98,7 +98,7 @@ func (s *sight) close() error {
 	return s.lender.Close()
 }
 
-// mediaDecoder returns the card's description of who decodes media for the engines; nil if the engines do.
+// mediaDecoder returns the card's description of the media decoder; nil if the engines decode.
 func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil

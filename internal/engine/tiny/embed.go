@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Embed returns the embedding of one prompt; see [engine.Embedder]. Its errors are those of Generate.
+// Embed returns the embedding of one prompt; see [engine.Embedder]. Its errors are Generate's.
 func (e *Engine) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float32, error) {
 	c := &choice{sum: make([]float64, e.hidden)}
 	if err := e.Prefill(ctx, req, c); err != nil {

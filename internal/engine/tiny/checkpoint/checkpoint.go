@@ -43,8 +43,8 @@ const (
 	maxIndex = 64 << 20
 )
 
-// Open opens the weights in dir and reads their headers, but no tensor. With an index the tensors are those
-// which it names, otherwise those in model.safetensors. The caller must Close the checkpoint.
+// Open opens the weights in dir and reads their headers, but no tensor. With an index the tensors are the
+// ones it names, otherwise the ones in model.safetensors. The caller must Close the checkpoint.
 func Open(dir string) (*Checkpoint, error) {
 	c := &Checkpoint{tensors: make(map[string]location)}
 	err := c.openSharded(dir)

@@ -113,8 +113,8 @@ func expectEnd(dec *json.Decoder) error {
 	return errors.New("data after the end of the object")
 }
 
-// jsonObject is a JSON object whose keys were checked to be unique. Keys are matched exactly, unlike those of
-// a struct.
+// jsonObject is a JSON object whose keys were checked to be unique. Keys are matched exactly, unlike the keys
+// of a struct.
 type object map[string]json.RawMessage
 
 func parseObject(data []byte) (object, error) {

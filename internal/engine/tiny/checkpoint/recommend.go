@@ -7,9 +7,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// EndOfSequence returns the tokens that end an answer: those of generation_config.json, which includes the
-// end of a turn, else those of config.json. It omits ids outside the vocabulary, which has the given number
-// of entries.
+// EndOfSequence returns the tokens that end an answer, from generation_config.json, which includes the end of
+// a turn, else from config.json. It omits ids outside the vocabulary, which has the given number of entries.
 func EndOfSequence(f *Facts, g *Generation, vocabulary int) []kv.Token {
 	eos := g.EOS
 	if len(eos) == 0 {

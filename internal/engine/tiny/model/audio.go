@@ -6,8 +6,8 @@ import (
 	"runtime"
 )
 
-// Audio is the shape of a sound encoder: frames of Frame samples become rows of width Dim, of which four at a
-// time are averaged, and then rows of the decoder's width. The zero value is none.
+// Audio is the shape of a sound encoder: frames of Frame samples become rows of width Dim. The encoder
+// averages four rows at a time, and projects them to the decoder's width. The zero value is none.
 type Audio struct {
 	Frame int // samples; 160 at 16 kHz give 25 rows a second
 	Dim   int

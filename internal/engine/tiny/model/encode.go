@@ -8,10 +8,10 @@ import (
 )
 
 // EncodeImage computes the rows that replace a picture's or video's placeholders in a prompt: [product of
-// grid / Merge², HiddenSize]. grid is the number of patches in time, height and width, of which the latter
-// two are multiples of Merge; patches are their elements, [product, PatchElements], frame by frame and within
-// a frame by squares of Merge × Merge patches, row by row. The rows depend only on patches and grid. It may
-// be called concurrently, and ends early, with ctx's error, when ctx does.
+// grid / Merge², HiddenSize]. grid is the number of patches in time, height and width; height and width are
+// multiples of Merge. patches are their elements, [product, PatchElements], frame by frame and within a frame
+// by squares of Merge × Merge patches, row by row. The rows depend only on patches and grid. It may be called
+// concurrently, and ends early, with ctx's error, when ctx does.
 func (m *Model) Encode(ctx context.Context, patches []float32, grid [3]int) ([]float32, error) {
 	return m.encode(ctx, patches, grid, newCrew(runtime.GOMAXPROCS(0)))
 }

@@ -31,8 +31,8 @@ func (m *Model) Forward(c *Cache, work []Work) error {
 }
 
 // runLayers takes the rows of the arena through the layers and empties it. Keys and values of a layer are
-// complete before its attention reads them; a later pass finds this one's in the cache, like those of an
-// earlier call.
+// complete before its attention reads them; a later pass finds this one's in the cache, as it finds an
+// earlier call's.
 func (s *slab) run() {
 	if len(s.rows) == 0 {
 		return

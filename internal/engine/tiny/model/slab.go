@@ -13,7 +13,7 @@ type slab struct {
 	rows  []row
 	spans []span
 	tiles []tile
-	// attentionWork is the work of one layer's attention, for the crew.
+	// attentionWork is the work of one layer's attention, for the worker pool.
 	attention int
 	wants     []want
 
@@ -29,7 +29,7 @@ type slab struct {
 
 	workers []workspace
 
-	// The step in progress, for the jobs of the crew.
+	// The step in progress, for the jobs of the worker pool.
 	layer   int
 	product product
 
@@ -64,7 +64,7 @@ type want struct {
 	logits []float32
 }
 
-// workspace is the scratch memory of one worker of the crew.
+// workspace is the scratch memory of one worker of the pool.
 type workspace struct {
 	query  []float32 // [tileRows, HeadDim]
 	keys   []float32 // [HeadDim, runBlocks·blockSize]
