@@ -23,7 +23,7 @@ type spy struct {
 	steps    atomic.Int64
 	crowded  atomic.Int64 // steps with more than one sequence
 	mixed    atomic.Int64 // steps with prompt chunks and single tokens together
-	chunks   atomic.Int64 // chunks of prompts after the first
+	chunks   atomic.Int64 // chunks of prompts which start after the first token
 	computed atomic.Int64 // tokens
 }
 

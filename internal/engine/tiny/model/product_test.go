@@ -96,7 +96,7 @@ func TestProductOrder(t *testing.T) {
 			if err := sameBits(got, want); err != nil {
 				t.Fatalf("%s add %d×%d×%d: %v", k.name(), m, n, depth, err)
 			}
-			// set is add over zeros, and touches nothing outside its columns.
+			// multiplyInto is multiplyAdd over zeros, and touches nothing outside its columns.
 			for i := range m {
 				for j := range n {
 					want[i*ldc+j] = 0

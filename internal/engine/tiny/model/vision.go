@@ -94,7 +94,7 @@ type visionLayer struct {
 	qkv, out, up, down linear
 }
 
-// layerNorm is a normalization to mean 0 and variance 1, then scaled and shifted.
+// layerNorm is a normalization to mean 0 and variance 1, followed by scaling and shifting.
 type layerNorm struct{ weight, bias []float32 }
 
 // linear is a product with a bias.
