@@ -281,7 +281,8 @@ func (f *feed) clear() {
 	}
 }
 
-// restartPublisher starts over: new sockets at the same endpoints, numbers from the first, and nothing to replay.
+// restartPublisher starts over: new sockets at the same endpoints, numbers from the first, and nothing to
+// replay.
 func (f *feed) restart(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -94,7 +94,7 @@ func (l *ledger) open(salt kv.Salt, p *prompt, choices int) (*account, error) {
 	return a, nil
 }
 
-// growLocked appends tokens to a chain. The ledger is locked.
+// growLocked appends tokens to a chain, with the ledger locked.
 func (a *account) grow(c *chain, tokens, view []kv.Token) {
 	size := a.ledger.size
 	c.tail, c.view = append(c.tail, tokens...), append(c.view, view...)
@@ -159,7 +159,7 @@ func (a *account) add(choice int, tokens []kv.Token) {
 	a.move(c, func() { a.grow(c, tokens, tokens) })
 }
 
-// moveLocked runs change and updates the tips. The ledger is locked.
+// moveLocked runs change and updates the tips, with the ledger locked.
 func (a *account) move(c *chain, change func()) {
 	l, before := a.ledger, c.tip
 	change()

@@ -69,7 +69,8 @@ type Config struct {
 
 	// HTTPAddr is HOST:PORT of the server; 127.0.0.1:0. KVEvents, KVReplay and Snapshot are ZeroMQ endpoints
 	// (tcp://127.0.0.1:5557, tcp://*:5557). Rank i uses port + i, or a free port if the port is 0; "" has
-	// none. An endpoint without wildcard for KVEvents is bound too, unless Dial is Connect, as in vLLM.
+	// none. An endpoint without wildcard for KVEvents is bound too, unless Dial is Connect; vLLM itself would
+	// connect.
 	HTTPAddr                     string
 	KVEvents, KVReplay, Snapshot string
 	Dial                         Dial

@@ -109,8 +109,8 @@ func told(text string) string {
 	return before
 }
 
-// cacheNamespace is the cache namespace of a request. Events do not show what follows hiddenSeparator. Releases
-// which know only one of the fields join both for requests of the OpenAI API.
+// cacheNamespace is the cache namespace of a request. Events do not show what follows hiddenSeparator.
+// Releases which know only one of the fields join both for requests of the OpenAI API.
 func (r *sglangRelease) namespace(cacheSalt, extraKey string, openAI bool) string {
 	switch r.isolates {
 	case isolatesNothing:

@@ -90,7 +90,7 @@ func (s *Server) lease(id string) {
 	}
 }
 
-// expireLocked drops the expired leases. s.mu is locked.
+// expireLocked drops the expired leases.
 func (s *Server) expire(now time.Time) {
 	for id, end := range s.mu.leases {
 		if now.After(end) {

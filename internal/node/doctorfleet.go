@@ -176,8 +176,8 @@ func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers), ""})
 }
 
-// discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks that
-// the store exists, because opening a registry creates it.
+// discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks
+// that the store exists, because opening a registry creates it.
 func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (set []disco.Instance, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -51,8 +51,8 @@ func (f *frontendRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
 }
 
-// awaitReady does not wait for workers: the listener accepts connections, and a frontend reports itself what it
-// cannot serve yet.
+// awaitReady does not wait for workers: the listener accepts connections, and a frontend reports itself what
+// it cannot serve yet.
 func (f *frontendRole) await(ctx context.Context) error { return reached(ctx, f.router.Begun()) }
 
 func (f *frontendRole) announce() { f.ready(f.started()) }

@@ -55,8 +55,8 @@ func (u *up) build() error {
 	return err
 }
 
-// startServices starts the router first, because others report to it, then the workers, then the frontend, so that
-// they stop in the order in which requests pass through them.
+// startServices starts the router first, because others report to it, then the workers, then the frontend, so
+// that they stop in the order in which requests pass through them.
 func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", u.router.Run)
 	if u.remotes != nil {
@@ -68,8 +68,8 @@ func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 
-// awaitReady returns when every worker can serve requests; with remote engines, when every engine that answers
-// can.
+// awaitReady returns when every worker can serve requests; with remote engines, when every engine that
+// answers can.
 func (u *up) await(ctx context.Context) error {
 	if u.remotes != nil {
 		return u.remotes.await(ctx, func(model string, workers int) bool {

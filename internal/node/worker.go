@@ -102,8 +102,8 @@ type workerHealth struct {
 	Engine *EngineStatus `json:"engine,omitempty"`
 }
 
-// healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several ranks,
-// by any of them.
+// healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several
+// ranks, by any of them.
 func (w *workerRole) health() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
 	all := []*worker.Worker{w.worker}

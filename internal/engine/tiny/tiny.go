@@ -171,8 +171,8 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	return &Engine{Engine: shell, cpu: cpu, hidden: shape.HiddenSize}, nil
 }
 
-// describeNumerics names what the tokens depend on: the model's logits, the version of package sample's algorithm,
-// the mask, and the version of package grammar's.
+// describeNumerics names what the tokens depend on: the model's logits, the version of package sample's
+// algorithm, the mask, and the version of package grammar's.
 func numerics(n *network) string {
 	mask := xxh3.New()
 	for _, t := range n.mask {

@@ -50,8 +50,8 @@ func Flaw(t testing.TB, s *mimic.Server) *Flawed {
 // URL is the proxy's address.
 func (f *Flawed) URL() *url.URL { return &url.URL{Scheme: "http", Host: f.ln.Addr().String()} }
 
-// SpoilAnswers resets the connection after the given number of bytes of each answer of a path; -1 sends all of it,
-// one byte at a time. An empty path spoils nothing.
+// SpoilAnswers resets the connection after the given number of bytes of each answer of a path; -1 sends all
+// of it, one byte at a time. An empty path spoils nothing.
 func (f *Flawed) Spoil(path string, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

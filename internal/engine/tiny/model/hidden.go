@@ -1,7 +1,7 @@
 package model
 
-// sumHiddenStates adds the last hidden states to the requested sums: one row after another, as float64, so that the
-// result does not depend on where a sequence was split.
+// sumHiddenStates adds the last hidden states to the requested sums: one row after another, as float64, so
+// that the result does not depend on where a sequence was split.
 func (s *slab) sumHidden() {
 	for i := range s.spans {
 		sp := &s.spans[i]

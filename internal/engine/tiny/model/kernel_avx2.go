@@ -16,9 +16,9 @@ func fastest() kernel {
 	return portable{}
 }
 
-// avx2Kernel multiplies and adds in one rounding, eight lanes at a time. An element is in one lane of a register
-// from the first term of its sum to the last (or is stored and loaded between two calls, which changes
-// nothing), whatever the shape of its tile: hence the property which the kernel interface requires.
+// avx2Kernel multiplies and adds in one rounding, eight lanes at a time. An element is in one lane of a
+// register from the first term of its sum to the last (or is stored and loaded between two calls, which
+// changes nothing), whatever the shape of its tile: hence the property which the kernel interface requires.
 type avx2 struct{}
 
 func (avx2) name() string { return "avx2fma" }

@@ -2,9 +2,9 @@ package model
 
 import "math"
 
-// rotaryFrequencies returns, for each pair of a head's elements, the angle in radians by which one position rotates
-// it: theta^(-2i/HeadDim), then scaled. They are rounded to float32, as are the angles later, because models
-// were trained with that.
+// rotaryFrequencies returns, for each pair of a head's elements, the angle in radians by which one position
+// rotates it: theta^(-2i/HeadDim), then scaled. They are rounded to float32, as are the angles later, because
+// models were trained with that.
 func (c *Config) frequencies() []float32 {
 	freqs := make([]float32, c.HeadDim/2)
 	for i := range freqs {

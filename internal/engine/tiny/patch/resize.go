@@ -2,8 +2,9 @@ package patch
 
 import "math"
 
-// resizeImage returns an RGB picture in another size: bicubic with the kernel's width scaled by the reduction,
-// first along rows, then along columns, in fixed point and rounded to bytes after each, as PIL does.
+// resizeImage returns an RGB picture in another size: bicubic with the kernel's width scaled by the
+// reduction, first along rows, then along columns, in fixed point and rounded to bytes after each, as PIL
+// does.
 func resize(rgb []byte, h, w, height, width int) []byte {
 	if w != width {
 		t := taps(w, width)

@@ -78,8 +78,8 @@ func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
 	return last
 }
 
-// nucleusRank returns the rank of the last token that top-p keeps of s.ranks. It sorts only as many of the best
-// as are needed to reach the share.
+// nucleusRank returns the rank of the last token that top-p keeps of s.ranks. It sorts only as many of the
+// best as are needed to reach the share.
 func (s *Sampler) nucleus(share float64) rank {
 	var total uint64
 	for _, r := range s.ranks {
