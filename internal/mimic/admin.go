@@ -6,12 +6,12 @@ import (
 	"net/http"
 )
 
-// getFaults shows the switches.
+// getFaults serves the fault switches.
 func (s *Server) getFaults(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.faults)
 }
 
-// postFaults puts the switches of {"faults":[…]} in the place of those there were.
+// postFaults replaces the fault switches with {"faults":[…]}.
 func (s *Server) postFaults(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Faults []Fault `json:"faults"`
@@ -30,27 +30,27 @@ func (s *Server) postFaults(w http.ResponseWriter, r *http.Request) {
 	s.getFaults(w, r)
 }
 
-// postRestart has the server restart.
+// postRestart restarts the server.
 func (s *Server) postRestart(w http.ResponseWriter, _ *http.Request) {
-	// The connection of this request is lost too: the answer goes out first.
+	// The restart also closes this request's connection, so the response is flushed first.
 	writeJSON(w, http.StatusOK, object{"restarting": true})
 	_ = http.NewResponseController(w).Flush()
 	select {
 	case s.errands <- errand{s.restart, make(chan error, 1)}:
-	default: // enough of them are due
+	default: // enough restarts are pending
 	}
 }
 
-// getState shows what tests and people want to know of a server from outside.
+// getState serves the server's internal state, for tests and people.
 func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 	type state struct {
 		Seq         uint64 `json:"seq"` // of the next batch of events
 		Subscribers int    `json:"subscribers"`
-		Dropped     uint64 `json:"dropped"` // batches that a subscriber was too slow for
-		Cached      int    `json:"cached"`  // blocks said to be cached
+		Dropped     uint64 `json:"dropped"` // batches that a slow subscriber lost
+		Cached      int    `json:"cached"`  // blocks published as cached
 		Known       int    `json:"known"`   // blocks whose tokens are known
 		Busy        int    `json:"busy"`    // requests
-		Lives       uint64 `json:"lives"`   // engines so far
+		Lives       uint64 `json:"lives"`   // engines started so far
 	}
 	ranks := make([]state, len(s.ranks))
 	for i, r := range s.ranks {

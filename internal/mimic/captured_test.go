@@ -23,7 +23,7 @@ type capture struct {
 	Version      string
 	BlockSize    int               `json:"block_size"`
 	Announces    bool              // kv_events is in /server_info
-	KVEvents     map[string]string `json:"kv_events"`     // its fields, and the kinds of their values
+	KVEvents     map[string]string `json:"kv_events"`     // its fields, and the types of their values
 	ReplayFrames []int             `json:"replay_frames"` // of the first answer and of the last
 	FirstEvent   string            `json:"first_event"`
 	Requests     []captured
@@ -65,7 +65,7 @@ func loadCapture(t *testing.T, version string) (c capture) {
 	return c
 }
 
-// template is that of the model which the real servers had (test/interop/engines/make_model.py).
+// template is the chat template of the real servers' model (test/interop/engines/make_model.py).
 const template = "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 
@@ -90,8 +90,9 @@ func withTemplate(t *testing.T) *prep.Pipeline {
 	return pipe
 }
 
-// TestCapturedSGLang asks the imitation what a real server was asked. Statuses, cached tokens, events and the tokens of
-// /tokenize must be the same, and an answer may have no field which the real one does not have.
+// TestCapturedSGLang sends the mock the requests which a real server received. Statuses, cached tokens,
+// events and the tokens of /tokenize must be the same, and an answer must have no field which the real answer
+// lacks.
 func TestCapturedSGLang(t *testing.T) {
 	for _, version := range []string{"0.5.17", "0.5.23"} {
 		t.Run(version, func(t *testing.T) {
@@ -131,7 +132,7 @@ func TestCapturedSGLang(t *testing.T) {
 	}
 }
 
-// compare holds an answer against the captured one.
+// compare compares an answer with the captured one.
 func (want *captured) compare(t *testing.T, i int, what, answer string) {
 	t.Helper()
 	var v any
@@ -175,7 +176,7 @@ func (want *captured) compare(t *testing.T, i int, what, answer string) {
 	}
 }
 
-// follow reads as many events as the real server published with the request and holds them against those.
+// follow reads as many events as the real server published with the request and compares them.
 func (want *captured) follow(t *testing.T, i int, what string, in <-chan message, names map[kv.EngineHash]int) {
 	t.Helper()
 	number := func(h kv.EngineHash) int {
@@ -218,8 +219,8 @@ func (want *captured) follow(t *testing.T, i int, what string, in <-chan message
 	}
 }
 
-// form holds a batch whose first event is like w against how the real one is written: the fields of a map in their order, or
-// an array.
+// form compares the encoding of a batch whose first event is like w with the real one: the fields of a map in
+// their order, or an array.
 func (w *capturedEvent) form(t *testing.T, i int, payload []byte) {
 	t.Helper()
 	var order []string

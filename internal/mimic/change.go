@@ -8,7 +8,7 @@ import (
 	"penstock/core/splitmix"
 )
 
-// changeKind is what a change of an engine's cache is.
+// changeKind is the kind of a cache change.
 type changeKind uint8
 
 const (
@@ -20,22 +20,22 @@ const (
 // tags are the names of the kinds in every dialect with events over ZeroMQ.
 var tags = [...]string{"BlockStored", "BlockRemoved", "AllBlocksCleared"}
 
-// change is one change of an engine's cache, as the engine would say it.
+// cacheChange is one change of an engine's cache, as the engine would publish it.
 type change struct {
 	kind   changeKind
-	names  []uint64 // of blocks, as the engine calls them
-	parent uint64   // behind which the first is; 0 at the beginning of a prompt
+	names  []uint64 // the engine's names of the blocks
+	parent uint64   // name of the block before the first; 0 at the start of a prompt
 	tokens []kv.Token
-	keys   [][]mediaKey // of what each block shows
+	keys   [][]mediaKey // media keys of each block
 	size   int          // tokens per block
 	salt   kv.Salt
-	first  bool // names[0] begins a prompt, and has the salt
+	first  bool // names[0] starts a prompt, and carries the salt
 	medium string
 	level  int // TensorRT-LLM's number of the medium
-	group  int // of caches; 1 is the one with a sliding window
+	group  int // cache group; 1 is the group with a sliding window
 }
 
-// shows are the keys of what block i shows; events that have no tokens have none of those either.
+// mediaKeysAt returns the media keys of block i; events without tokens have none.
 func (c *change) shows(i int) []mediaKey {
 	if i < len(c.keys) {
 		return c.keys[i]
@@ -43,16 +43,16 @@ func (c *change) shows(i int) []mediaKey {
 	return nil
 }
 
-// namer gives blocks the names of one life of an engine: what its hash function and the seed of it
-// would give, as far as anybody can tell.
+// blockNamer gives blocks the names of one engine instance: as with a seeded hash function, they differ per
+// instance.
 type namer uint64
 
 func (n namer) name(seq kv.SeqHash) uint64 {
 	v := splitmix.Mix(uint64(n) ^ splitmix.Mix(uint64(seq)))
-	return max(v, 1) // 0 stands for none
+	return max(v, 1) // 0 means none
 }
 
-// digest is the long form of a name: 32 bytes that end with it.
+// longHash is the long form of a name: 32 bytes that end with it.
 func digest(name uint64) []byte {
 	d := make([]byte, 0, 32)
 	for i := range uint64(3) {
@@ -61,16 +61,16 @@ func digest(name uint64) []byte {
 	return binary.BigEndian.AppendUint64(d, name)
 }
 
-// form is how a dialect writes its batches.
+// eventEncoder encodes batches as a dialect does.
 type form struct {
 	dialect Dialect
 	maps    bool // events are maps, not arrays
 	binary  bool // names are 32 bytes
-	keyless bool // vLLM's have no extra keys
-	bare    bool // vLLM's keys of media do not say where they begin
+	keyless bool // without vLLM's extra keys
+	bare    bool // vLLM's media keys without offsets
 }
 
-// batch returns the payload of a batch of one rank at a time in seconds.
+// encodeBatch returns the payload of one rank's batch; seconds is its time.
 func (f *form) batch(changes []change, rank int, seconds float64) []byte {
 	b := packArray(nil, 3)
 	b = packFloat(b, seconds)
@@ -81,7 +81,7 @@ func (f *form) batch(changes []change, rank int, seconds float64) []byte {
 	return packUint(b, uint64(rank))
 }
 
-// event appends one event.
+// appendEvent appends one event.
 func (f *form) event(b []byte, c *change) []byte {
 	if f.maps {
 		return f.mapEvent(b, c)
@@ -121,7 +121,7 @@ func (f *form) event(b []byte, c *change) []byte {
 	return b
 }
 
-// mapEvent appends one event as a map.
+// appendMapEvent appends one event as a map.
 func (f *form) mapEvent(b []byte, c *change) []byte {
 	type field struct {
 		key  string
@@ -144,7 +144,7 @@ func (f *form) mapEvent(b []byte, c *change) []byte {
 			field{"lora_id", func(b []byte) []byte { return f.adapter(b, c) }},
 			field{"medium", text(c.medium)},
 		)
-		if f.dialect == SGLang { // which leaves out what is not
+		if f.dialect == SGLang { // SGLang omits absent fields
 			for _, named := range []struct{ key, value string }{{"cache_salt", c.salt.Namespace}, {"lora_name", c.salt.LoRA}} {
 				if named.value != "" {
 					fields = append(fields, field{named.key, text(named.value)})
@@ -183,7 +183,7 @@ func (f *form) mapEvent(b []byte, c *change) []byte {
 	return b
 }
 
-// names appends names of blocks. SGLang's are signed.
+// appendNames appends names of blocks. SGLang's are signed.
 func (f *form) names(b []byte, names []uint64) []byte {
 	b = packArray(b, len(names))
 	for _, n := range names {
@@ -209,7 +209,7 @@ func (f *form) parent(b []byte, c *change) []byte {
 	return f.name(b, c.parent)
 }
 
-// adapter appends the engine's own number of an adapter, which SGLang does not have.
+// appendAdapter appends the engine's own number of an adapter; SGLang has none.
 func (f *form) adapter(b []byte, c *change) []byte {
 	if c.salt.LoRA == "" || f.dialect == SGLang {
 		return packNil(b)
@@ -217,7 +217,7 @@ func (f *form) adapter(b []byte, c *change) []byte {
 	return packUint(b, uint64(loraID(c.salt.LoRA)))
 }
 
-// loraID numbers adapters: it only has to differ.
+// loraID numbers adapters; the numbers only need to differ.
 func loraID(name string) uint32 {
 	id := uint64(1)
 	for i := range len(name) {
@@ -226,8 +226,8 @@ func loraID(name string) uint32 {
 	return uint32(id>>40) + 1
 }
 
-// keys appends vLLM's extra keys: for each block its adapter, then what it shows, then for the first of a prompt the
-// salt; nil for a block without.
+// appendExtraKeys appends vLLM's extra keys: for each block its adapter, then its media, then for the first
+// block of a prompt the salt; nil for a block without any.
 func (f *form) keys(b []byte, c *change) []byte {
 	b = packArray(b, len(c.names))
 	for i := range c.names {
@@ -261,7 +261,7 @@ func (f *form) keys(b []byte, c *change) []byte {
 	return b
 }
 
-// mediaKeys appends TensorRT-LLM's mm_keys: for each block what it shows.
+// appendMediaKeys appends TensorRT-LLM's mm_keys: the media of each block.
 func mediaKeys(b []byte, blocks [][]mediaKey) []byte {
 	b = packArray(b, len(blocks))
 	for _, keys := range blocks {

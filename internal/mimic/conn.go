@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// conn is what a handler knows of its connection.
+// trackedConn is a handler's view of its connection.
 type conn struct {
 	net.Conn
 	requests atomic.Int64
@@ -19,7 +19,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, &conn{Conn: c})
 }
 
-// track keeps the connections that are open.
+// trackConn keeps the set of open connections.
 func (s *Server) track(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,7 +32,7 @@ func (s *Server) track(c net.Conn, state http.ConnState) {
 	}
 }
 
-// hangUp closes every connection, as the end of a process does.
+// closeConns closes every connection, as the end of a process does.
 func (s *Server) hangUp() {
 	s.mu.Lock()
 	var all []net.Conn
@@ -45,8 +45,8 @@ func (s *Server) hangUp() {
 	}
 }
 
-// reset closes the connection of a request that is not its first with a reset, where a fault
-// wants it; that is what a client sees whose request crosses the end of an idle connection.
+// resetIdle resets the connection of a request which is not its first, if a fault is due: a client sees the
+// same if its request crosses the close of an idle connection.
 func (s *Server) resetIdle(r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok || c.requests.Add(1) == 1 {

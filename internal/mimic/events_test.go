@@ -19,10 +19,10 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// patience bounds what a test waits for; nothing is asserted about time.
+// patience bounds the waits of a test; no test asserts times.
 const patience = 20 * time.Second
 
-// opened remembers the engines that a server opened.
+// opened records the engines which a server opened.
 type opened struct {
 	sync.Mutex
 	all []engine.Engine
@@ -44,7 +44,7 @@ func (o *opened) last() engine.Engine {
 	return o.all[len(o.all)-1]
 }
 
-// truth is what an engine says of its cache.
+// truth is the engine's own report of its cache.
 func truth(t *testing.T, e engine.Engine) map[kv.SeqHash]bool {
 	t.Helper()
 	enough := errors.New("enough")
@@ -79,7 +79,7 @@ func apply(set map[kv.SeqHash]bool, events []kv.Event) {
 	}
 }
 
-// message is one that was published.
+// message is one published message.
 type message struct {
 	topic   string
 	seq     uint64
@@ -119,7 +119,7 @@ func subscribe(t *testing.T, s *mimic.Server, rank int) <-chan message {
 	return out
 }
 
-// follow applies batches until the table is what the engine says, as it is once requests are over.
+// follow applies batches until the table equals the engine's report, which it does once requests are over.
 func follow(t *testing.T, in <-chan message, table *enginefeed.Table, have map[kv.SeqHash]bool, want map[kv.SeqHash]bool) (last message) {
 	t.Helper()
 	var d enginefeed.Decoder
@@ -151,8 +151,8 @@ func equal(a, b map[kv.SeqHash]bool) bool {
 	return true
 }
 
-// generate has a server compute prompts, whatever its dialect, that share prefixes; every second one
-// with a salt, if there is one.
+// generate makes a server of any dialect compute prompts which share prefixes; every second one with a salt,
+// if there is one.
 func generate(t *testing.T, s *mimic.Server, n int, salt string) {
 	t.Helper()
 	for i := range n {
@@ -161,8 +161,8 @@ func generate(t *testing.T, s *mimic.Server, n int, salt string) {
 	}
 }
 
-// TestEventsAreTheCache holds the events of every dialect, with every habit, against the engine: whoever
-// follows them knows exactly what is cached, in names of ours, also when the cache is small and blocks come and go.
+// TestEventsAreTheCache compares the events of every dialect, with every feature, with the engine: a
+// subscriber knows exactly what is cached, in Penstock's hashes, even if the cache is small and evicts.
 func TestEventsAreTheCache(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -198,7 +198,7 @@ func TestEventsAreTheCache(t *testing.T) {
 	}
 }
 
-// TestOffloadedBlocks: blocks without tokens are on a further tier.
+// TestOffloadedBlocks: blocks without tokens are on another tier.
 func TestOffloadedBlocks(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Features: mimic.Features{Offload: mimic.On}, KVEvents: "tcp://127.0.0.1:0", Seed: 3})
 	in := subscribe(t, s, 0)
@@ -224,11 +224,11 @@ func TestOffloadedBlocks(t *testing.T) {
 	}
 }
 
-// TestPulledEvents: TensorRT-LLM's list tells the same, and is empty once it was read.
+// TestPulledEvents: TensorRT-LLM's list reports the same, and is empty after it was read.
 func TestPulledEvents(t *testing.T) {
 	var engines opened
 	s := start(t, mimic.Config{Dialect: mimic.TRTLLM, Open: engines.by(opener(t, shape{blocks: 64, size: 16})), Seed: 3})
-	generate(t, s, 30, "") // the list says nothing of salts
+	generate(t, s, 30, "") // the list contains no salts
 	table, err := enginefeed.NewTable(enginefeed.Config{BlockSize: 16})
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestPulledEvents(t *testing.T) {
 	}
 }
 
-// TestResetTellsWithTheNextBatch: vLLM's word that the cache is empty waits for the next step.
+// TestResetTellsWithTheNextBatch: vLLM publishes a cleared cache only with the next step.
 func TestResetTellsWithTheNextBatch(t *testing.T) {
 	var engines opened
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: engines.by(opener(t, shape{})), KVEvents: "tcp://127.0.0.1:0", Seed: 3})
@@ -274,7 +274,7 @@ func TestResetTellsWithTheNextBatch(t *testing.T) {
 	}
 }
 
-// replay asks for batches again and returns the messages, up to the last.
+// replay requests a replay and returns the messages, up to the last.
 func replay(t *testing.T, addr string, from uint64) [][][]byte {
 	t.Helper()
 	ep, err := zmtp.ParseEndpoint(addr)
@@ -304,7 +304,7 @@ func replay(t *testing.T, addr string, from uint64) [][][]byte {
 	}
 }
 
-// TestReplay: the last batches can be had again, framed as the engine's version has it.
+// TestReplay: the last batches can be replayed, framed as in the engine's version.
 func TestReplay(t *testing.T) {
 	for _, c := range []struct {
 		dialect mimic.Dialect
@@ -351,7 +351,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestSnapshot: SGLang tells what is cached, in its own names, and marks the moment in its feed.
+// TestSnapshot: SGLang sends what is cached, under its own names, and marks the snapshot's position in its
+// event stream.
 func TestSnapshot(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.SGLang, KVEvents: "tcp://127.0.0.1:0", Snapshot: "tcp://127.0.0.1:0", Topic: "kv", Seed: 3})
 	in := subscribe(t, s, 0)
@@ -399,7 +400,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestRestart: numbers begin again, the cache is empty, and subscribers find the way back.
+// TestRestart: numbers start over, the cache is empty, and subscribers reconnect.
 func TestRestart(t *testing.T) {
 	var engines opened
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: engines.by(opener(t, shape{})), KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Seed: 3})
@@ -437,7 +438,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRanks: each rank has a cache, an endpoint and a number of its own, and requests can be pinned.
+// TestRanks: each rank has its own cache, endpoint and number, and requests can be pinned.
 func TestRanks(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Ranks: 2, KVEvents: "tcp://127.0.0.1:0", Seed: 3})
 	ins := []<-chan message{subscribe(t, s, 0), subscribe(t, s, 1)}

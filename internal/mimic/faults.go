@@ -16,7 +16,7 @@ type FaultKind string
 
 // The kinds.
 const (
-	// FaultStall says nothing for For after After tokens of an answer; 0 is until the client leaves.
+	// FaultStall sends nothing for For after After tokens of an answer; 0 is until the client disconnects.
 	FaultStall FaultKind = "stall"
 	// FaultError answers with Status (500) before the first byte.
 	FaultError FaultKind = "error"
@@ -24,31 +24,32 @@ const (
 	FaultStreamError FaultKind = "stream_error"
 	// FaultDisconnect closes the connection after After tokens of an answer.
 	FaultDisconnect FaultKind = "disconnect"
-	// FaultDropEvents loses a batch of events on its way; it can be replayed.
+	// FaultDropEvents drops a batch of events on the wire; it can be replayed.
 	FaultDropEvents FaultKind = "drop_events"
-	// FaultGarbleEvents publishes a batch whose bytes are not what they were.
+	// FaultGarbleEvents publishes a batch with corrupted bytes.
 	FaultGarbleEvents FaultKind = "garble_events"
-	// FaultGap skips After (1) numbers of batches: nobody can replay them.
+	// FaultGap skips After (1) batch numbers, which cannot be replayed.
 	FaultGap FaultKind = "gap"
 	// FaultLimit answers 429 with Retry-After.
 	FaultLimit FaultKind = "limit"
-	// FaultDrip holds each piece of an answer back for For (100ms).
+	// FaultDrip delays each part of an answer by For (100ms).
 	FaultDrip FaultKind = "drip"
-	// FaultSlowMetrics holds /metrics back for For (10s).
+	// FaultSlowMetrics delays /metrics by For (10s).
 	FaultSlowMetrics FaultKind = "slow_metrics"
-	// FaultBlockSize says twice the block size in metrics and server information.
+	// FaultBlockSize reports twice the block size in metrics and server information.
 	FaultBlockSize FaultKind = "block_size"
-	// FaultNoCached leaves the cached tokens out of answers.
+	// FaultNoCached omits the cached tokens from answers.
 	FaultNoCached FaultKind = "no_cached_tokens"
-	// FaultReset closes a kept-alive connection with a reset as a request comes in on it.
+	// FaultReset resets a kept-alive connection when a request arrives on it.
 	FaultReset FaultKind = "reset"
-	// FaultLoading answers 503 as while the model is loaded.
+	// FaultLoading answers 503 as during model loading.
 	FaultLoading FaultKind = "loading"
-	// FaultNoReplay leaves requests for replay without an answer.
+	// FaultNoReplay does not answer requests for replay.
 	FaultNoReplay FaultKind = "no_replay"
-	// FaultFeatures answers tokens with processed media with Status (500), as a vLLM does that cannot read them.
+	// FaultFeatures answers tokens with processed media with Status (500), as a vLLM that cannot read them.
 	FaultFeatures FaultKind = "features"
-	// FaultSalts reuses across cache salts: those of requests are ignored, and llama.cpp's cache_prompt likewise.
+	// FaultSalts reuses blocks across cache salts: it ignores the salts of requests, and llama.cpp's
+	// cache_prompt.
 	FaultSalts FaultKind = "ignore_salts"
 )
 
@@ -63,11 +64,11 @@ func FaultKinds() []FaultKind {
 // Fault is one switch: what goes wrong, how often and how.
 type Fault struct {
 	Kind FaultKind `json:"kind"`
-	// Count is how many times it strikes; 0 is until it is taken away. Skip leaves the
-	// first so many chances out.
+	// Count is how many times it triggers; 0 is until it is removed. Skip ignores the first Skip
+	// opportunities.
 	Count int `json:"count,omitempty"`
 	Skip  int `json:"skip,omitempty"`
-	// Probability is that of each chance; 0 reads as 1.
+	// Probability is that of each opportunity; 0 means 1.
 	Probability float64 `json:"probability,omitempty"`
 	After       int     `json:"after,omitempty"`
 	Status      int     `json:"status,omitempty"`
@@ -87,7 +88,7 @@ func (w *Wait) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Validate says what is wrong with f.
+// Validate reports the first invalid field of f.
 func (f *Fault) Validate() error {
 	switch {
 	case !slices.Contains(FaultKinds(), f.Kind):
@@ -102,7 +103,7 @@ func (f *Fault) Validate() error {
 	return nil
 }
 
-// maxFaults bounds the switches that are set at once.
+// maxFaults bounds the switches which are set at once.
 const maxFaults = 64
 
 // Faults are the switches of a server. They may be changed at any time.
@@ -123,7 +124,7 @@ func newFaults(seed uint64, set []Fault) *Faults {
 	return f
 }
 
-// Set puts the given switches in the place of all there were.
+// Set replaces all switches with the given ones.
 func (f *Faults) Set(set ...Fault) error {
 	if len(set) > maxFaults {
 		return fmt.Errorf("%d faults; at most %d can be set at once", len(set), maxFaults)
@@ -139,14 +140,14 @@ func (f *Faults) Set(set ...Fault) error {
 	return nil
 }
 
-// Struck returns how often each kind struck.
+// TriggerCount returns how often faults of a kind triggered.
 func (f *Faults) Struck(kind FaultKind) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.struck[kind]
 }
 
-// strikes reports whether a fault of the kind is due, and which.
+// takeDue reports whether a fault of the kind is due, and which. It counts it as triggered.
 func (f *Faults) strikes(kind FaultKind) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +178,7 @@ func (f *Faults) strikes(kind FaultKind) (Fault, bool) {
 	return Fault{}, false
 }
 
-// MarshalJSON shows the switches that are set and how often each kind struck.
+// MarshalJSON encodes the switches and how often each kind triggered.
 func (f *Faults) MarshalJSON() ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 const streamed = `{"prompt":[300,301,302],"max_tokens":60,"ignore_eos":true,"temperature":0,"stream":true}`
 
-// TestFaultsBeforeTheAnswer: statuses and headers, as often as was asked for.
+// TestFaultsBeforeTheAnswer: statuses and headers, as often as configured.
 func TestFaultsBeforeTheAnswer(t *testing.T) {
 	for _, d := range mimic.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
@@ -118,7 +118,7 @@ func waitIdle(t *testing.T, s *mimic.Server) {
 	}
 }
 
-// TestLeavingAborts: what a client leaves is given up.
+// TestLeavingAborts: a request whose client disconnects is aborted.
 func TestLeavingAborts(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Open: opener(t, shape{speedup: 1}), Seed: 3})
 	for i, stream := range []string{"true", "false"} {
@@ -150,7 +150,7 @@ func TestLeavingAborts(t *testing.T) {
 	}
 }
 
-// TestAbort: requests end by their ids, over the engine's own call.
+// TestAbort: requests are aborted by their ids, through the engine's own endpoint.
 func TestAbort(t *testing.T) {
 	for _, c := range []struct {
 		dialect                mimic.Dialect
@@ -181,7 +181,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestEventFaults: what is lost can be replayed, what is skipped cannot, and garbage is no batch.
+// TestEventFaults: dropped batches can be replayed, skipped ones cannot, and garbage is not a batch.
 func TestEventFaults(t *testing.T) {
 	s := start(t, mimic.Config{
 		Dialect: mimic.VLLM, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Seed: 3,
@@ -216,7 +216,7 @@ func TestEventFaults(t *testing.T) {
 	}
 }
 
-// TestTheRestOfTheFaults: what is said of the engine is wrong, late or missing.
+// TestTheRestOfTheFaults: reports of the engine are wrong, late or missing.
 func TestTheRestOfTheFaults(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	set := func(f mimic.Fault) {
@@ -261,7 +261,7 @@ func TestTheRestOfTheFaults(t *testing.T) {
 	}
 }
 
-// TestAdmin: switches are set over HTTP, and what cannot be one is refused.
+// TestAdmin: switches are set over HTTP, and invalid ones are refused.
 func TestAdmin(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	status, _, body := ask(t, s, "POST", "/admin/faults", `{"faults":[{"kind":"drip","for":"5ms","probability":0.5}]}`)
@@ -290,7 +290,7 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// TestProbability: the same seed draws the same faults.
+// TestProbability: the same seed gives the same faults.
 func TestProbability(t *testing.T) {
 	var runs [2]string
 	for i := range runs {
@@ -305,7 +305,7 @@ func TestProbability(t *testing.T) {
 	}
 }
 
-// TestSlots: llama.cpp reuses what the slot with the longest common prefix has, and says so.
+// TestSlots: llama.cpp reuses the tokens of the slot with the longest common prefix, and reports it.
 func TestSlots(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.LlamaCPP, Slots: 2, Seed: 3})
 	say := func(p []int, more map[string]any) (cached, slot float64) {
@@ -337,7 +337,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestPrefillDecode plays both parts of vLLM's split prefill.
+// TestPrefillDecode is both instances of vLLM's disaggregated prefill.
 func TestPrefillDecode(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy} {
 		p, q := start(t, mimic.Config{Dialect: d, Seed: 3}), start(t, mimic.Config{Dialect: d, Seed: 4})
@@ -369,7 +369,7 @@ func TestPrefillDecode(t *testing.T) {
 	}
 }
 
-// TestStops: stop strings are cut, stop tokens are told, in pieces as in one.
+// TestStops: stop strings are cut, stop tokens are reported, in streams as in complete answers.
 func TestStops(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	whole := post(t, s, "/v1/completions", map[string]any{"prompt": prompt(1, 20), "max_tokens": 60, "temperature": 0, "ignore_eos": true})
@@ -401,7 +401,7 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestCumulative: SGLang's stream says again what it said, unless told not to.
+// TestCumulative: SGLang's stream repeats its earlier output, unless told not to.
 func TestCumulative(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.SGLang, Open: opener(t, shape{speedup: 5}), Seed: 3})
 	run := func(incremental bool) (last, sum int) {
@@ -424,7 +424,7 @@ func TestCumulative(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded: a body beyond the bound is 413.
+// TestBodiesAreBounded: a body above the limit is 413.
 func TestBodiesAreBounded(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, MaxBody: 1000, Seed: 3})
 	if status, _, _ := ask(t, s, "POST", "/v1/completions", `{"prompt":"`+strings.Repeat("x", 2000)+`"}`); status != http.StatusRequestEntityTooLarge {
@@ -432,7 +432,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestKey: what the engine guards needs the key.
+// TestKey: the paths which the engine guards need the key.
 func TestKey(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, APIKey: "k", Headers: map[string]string{"x-inference-pod": "a"}, Seed: 3})
 	for path, want := range map[string]int{"/v1/models": 401, "/health": 200, "/version": 200} {
@@ -445,7 +445,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// FuzzRequests: whatever a client sends, the server answers it and lives.
+// FuzzRequests: the server answers every request and survives.
 func FuzzRequests(f *testing.F) {
 	for _, d := range mimic.Dialects() {
 		for _, r := range append(common(), requestsOf(d)...) {

@@ -18,21 +18,21 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// feed publishes what a rank's cache does, in numbered batches, keeps the last of them for those who
-// ask again, and says what is cached now.
+// eventPublisher publishes the changes of a rank's cache in numbered batches, keeps the last batches for
+// replay, and serves snapshots of the cache.
 type feed struct {
 	cfg    *Config
 	form   form
 	rank   int
 	faults *Faults
 
-	news chan struct{} // has an element while the pulled list has something new
+	news chan struct{} // has an element while the pulled list has new events
 
-	// The sockets are replaced by a restart, while the feed is locked and no loop serves them.
+	// A restart replaces the sockets while mu is held and no loop serves them.
 	pub      *zmtp.Pub
-	replay   *zmtp.Router // nil without
-	snapshot *zmtp.Router // nil without
-	bound    [3]string    // where the three are, once they were open
+	replay   *zmtp.Router // nil without replay
+	snapshot *zmtp.Router // nil without snapshots
+	bound    [3]string    // addresses of the three sockets, once bound
 
 	mu struct {
 		sync.Mutex
@@ -41,28 +41,27 @@ type feed struct {
 		kept    []kept // the last batches, oldest first
 		pulled  []pulled
 		event   uint64 // number of the next pulled event
-		cleared bool   // a Cleared waits for the next batch
-		// cached are the blocks that were said to be in the engine's own memory.
+		cleared bool   // a Cleared event is due with the next batch
+		// cached are the blocks which were published as being in the engine's own memory.
 		cached map[uint64]placed
-		stored uint64 // blocks ever stored, which orders them
+		stored uint64 // number of blocks ever stored, for ordering
 	}
 }
 
-// placed is where a cached block is: behind which, and when it came.
+// cachedPosition is a cached block's parent, and its order among stored blocks.
 type placed struct{ parent, order uint64 }
 
-// kept is a batch as it was published.
+// sentBatch is a batch as it was published.
 type kept struct {
 	seq     uint64
 	topic   string
 	payload []byte
 }
 
-// sendQueue is how many batches wait for one subscriber before it loses some, as the
-// engines' own setting has it.
+// sendQueue is how many batches may wait for one subscriber before it loses some: the default of the engines.
 const sendQueue = 100_000
 
-// openFeed binds the sockets of a rank.
+// openPublisher binds the sockets of a rank.
 func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed, error) {
 	f := &feed{cfg: cfg, rank: rank, faults: faults, news: make(chan struct{}, 1), form: form{
 		dialect: cfg.Dialect,
@@ -75,7 +74,7 @@ func openFeed(ctx context.Context, cfg *Config, rank int, faults *Faults) (*feed
 	return f, f.open(ctx)
 }
 
-// maps reports whether events are maps, as the engine comes.
+// usesMapEvents reports whether the engine encodes events as maps by default.
 func (c *Config) maps() bool {
 	if r := c.release(); r != nil {
 		return r.maps
@@ -83,7 +82,7 @@ func (c *Config) maps() bool {
 	return c.Dialect != VLLMLegacy
 }
 
-// replayTopics reports whether batches which are sent again have their topics.
+// replaysTopics reports whether replayed batches carry their topics.
 func (c *Config) replayTopics() bool {
 	if r := c.release(); r != nil {
 		return r.replayTopic
@@ -91,7 +90,7 @@ func (c *Config) replayTopics() bool {
 	return c.Dialect == VLLM || c.Dialect == TRTLLM
 }
 
-// open binds the sockets that the settings ask for.
+// openSockets binds the sockets which the settings ask for.
 func (f *feed) open(ctx context.Context) error {
 	cfg, rank := f.cfg, f.rank
 	if cfg.KVEvents == "" {
@@ -138,8 +137,8 @@ func (f *feed) open(ctx context.Context) error {
 	return nil
 }
 
-// endpointOf returns the endpoint of a rank, or text itself if it was bound before. Ports that the
-// system chooses have no neighbours.
+// endpointOf returns the endpoint of a rank, or text itself if it was bound before. Ports which the system
+// chooses are not offset by the rank.
 func endpointOf(what, text string, rank int, bound bool) (zmtp.Endpoint, error) {
 	ep, err := zmtp.ParseEndpoint(text)
 	if err != nil {
@@ -154,7 +153,7 @@ func endpointOf(what, text string, rank int, bound bool) (zmtp.Endpoint, error) 
 	return ep, nil
 }
 
-// close gives the sockets back.
+// closeSockets closes the sockets.
 func (f *feed) close() {
 	if f.pub != nil {
 		_ = f.pub.Close()
@@ -166,7 +165,7 @@ func (f *feed) close() {
 	}
 }
 
-// topic is that of live batches: SGLang's names the life of the publisher where it has snapshots.
+// liveTopic is the topic of live batches: SGLang's contains the publisher's epoch if it has snapshots.
 func (f *feed) topic() string {
 	if f.cfg.Dialect == SGLang && f.snapshot != nil {
 		return f.cfg.Topic + "\x00sgl-kv-epoch=" + f.epoch()
@@ -174,14 +173,14 @@ func (f *feed) topic() string {
 	return f.cfg.Topic
 }
 
-// epoch names the life of the publisher.
+// publisherEpoch names the incarnation of the publisher.
 func (f *feed) epoch() string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], splitmix.Mix(f.cfg.Seed+splitmix.Step*(f.mu.life+1)+uint64(f.rank)))
 	return hex.EncodeToString(b[:])
 }
 
-// publish sends changes as one batch. It never waits.
+// publishChanges sends changes as one batch. It never waits.
 func (f *feed) publish(changes []change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +204,7 @@ func (f *feed) publish(changes []change) {
 	f.send(f.topic(), f.form.batch(changes, f.rank, seconds(time.Now())))
 }
 
-// account keeps in mind what is cached. The feed is locked.
+// trackCachedLocked records what is cached.
 func (f *feed) account(changes []change) {
 	for i := range changes {
 		c := &changes[i]
@@ -228,7 +227,7 @@ func (f *feed) account(changes []change) {
 	}
 }
 
-// records returns what is cached, in the order in which it came. The feed is locked.
+// snapshotRecordsLocked returns what is cached, in the order in which it was stored.
 func (f *feed) records() []record {
 	names := slices.SortedFunc(maps.Keys(f.mu.cached), func(a, b uint64) int {
 		return cmp.Compare(f.mu.cached[a].order, f.mu.cached[b].order)
@@ -240,7 +239,7 @@ func (f *feed) records() []record {
 	return all
 }
 
-// send publishes and keeps one payload. The feed is locked.
+// sendLocked publishes and keeps one payload.
 func (f *feed) send(topic string, payload []byte) {
 	k := kept{seq: f.mu.seq, topic: topic, payload: payload}
 	f.mu.seq++
@@ -257,7 +256,7 @@ func (f *feed) send(topic string, payload []byte) {
 	f.pub.Send([]byte(topic), number(k.seq), payload)
 }
 
-// garbled returns the payload with every byte changed: it begins with one that msgpack never uses.
+// corruptPayload returns the payload with every byte changed; its first byte is one that msgpack never uses.
 func garbled(payload []byte) []byte {
 	g := make([]byte, len(payload))
 	for i, b := range payload {
@@ -271,7 +270,7 @@ func number(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) 
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// clear says that the cache is empty: at once, or as vLLM does with the next batch.
+// publishCleared publishes that the cache is empty: at once, or as vLLM does with the next batch.
 func (f *feed) clear() {
 	f.mu.Lock()
 	f.mu.cleared = true
@@ -282,7 +281,8 @@ func (f *feed) clear() {
 	}
 }
 
-// restart begins anew: new sockets at the same endpoints, numbers from the first, nothing to replay.
+// restartPublisher starts over: new sockets at the same endpoints, numbers from the first, and nothing to
+// replay.
 func (f *feed) restart(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -294,10 +294,10 @@ func (f *feed) restart(ctx context.Context) error {
 	return f.open(ctx)
 }
 
-// endOfReplay is the number of the message behind the last one.
+// endOfReplay is the sequence number of the message which ends a replay.
 var endOfReplay = []byte{255, 255, 255, 255, 255, 255, 255, 255}
 
-// serveReplay answers those who ask for batches again, until ctx ends.
+// serveReplay answers requests for replay until ctx ends.
 func (f *feed) serveReplay(ctx context.Context) error {
 	for {
 		id, frames, err := f.replay.Recv(ctx)
@@ -314,7 +314,7 @@ func (f *feed) serveReplay(ctx context.Context) error {
 	}
 }
 
-// again sends what is kept from a number on. What a slow peer has no room for is lost, as with
+// replayFrom sends the kept batches from a number on. What does not fit a slow peer's queue is lost, as with
 // the engines.
 func (f *feed) again(id []byte, from uint64) {
 	f.mu.Lock()
@@ -336,7 +336,7 @@ func (f *feed) again(id []byte, from uint64) {
 	send("", endOfReplay, nil)
 }
 
-// ended is the error of a loop that ends with ctx or its socket: nil then.
+// ignoreEnd returns nil for the error of a loop which ended with ctx or its socket.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, zmtp.ErrClosed) {
 		return nil
@@ -344,16 +344,16 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// record is one line of a snapshot: blocks behind a parent.
+// snapshotRecord is one record of a snapshot: a parent and the blocks after it.
 type record struct {
 	parent uint64
 	names  []uint64
 }
 
-// snapshotRecords is how many records one chunk has.
+// recordsPerChunk is how many records one chunk has.
 const snapshotRecords = 4096
 
-// serveSnapshots answers SGLang's requests for what is cached, until ctx ends.
+// serveSnapshots answers SGLang's requests for snapshots until ctx ends.
 func (f *feed) serveSnapshots(ctx context.Context) error {
 	for n := uint64(1); ; n++ {
 		id, frames, err := f.snapshot.Recv(ctx)
@@ -368,7 +368,7 @@ func (f *feed) serveSnapshots(ctx context.Context) error {
 	}
 }
 
-// tell sends one snapshot, and publishes the batch without events that marks its moment.
+// sendSnapshot sends one snapshot, and publishes a batch without events as its barrier.
 func (f *feed) tell(id []byte, n uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,23 +11,23 @@ import (
 	"penstock/internal/engine"
 )
 
-// stopper is what ends a choice besides the engine: strings, which stay out of the text.
+// stopRule holds the stop strings which end a choice. They are not part of the text.
 type stopper struct {
 	strings []string
 	keep    bool // the string stays in the text
 }
 
-// ask is what a dialect asks of the engine: one prompt, one request.
+// promptRequest is one prompt of a dialect's request, as one request to the engine.
 type ask struct {
 	req *engine.Request
-	// prompt is that of req, with what it shows.
+	// prompt is that of req, with its media.
 	prompt prompt
 	stop   stopper
 	// special keeps special tokens in the text.
 	special bool
 }
 
-// part is a piece of an answer.
+// outputPart is a part of an answer.
 type part struct {
 	prompt, choice int
 	tokens         []kv.Token
@@ -46,11 +46,11 @@ const (
 	reasonLength = "length"
 )
 
-// answer is the engine's answer to one or several asks, as it comes.
+// outputStream is the engine's answer to one or several prompts, as it arrives.
 type answer struct {
 	server *Server
 	asks   []ask
-	texts  [][]*text // of each ask, of each choice
+	texts  [][]*text // of each prompt, of each choice
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	free   []func()
@@ -58,14 +58,14 @@ type answer struct {
 	mu struct {
 		sync.Mutex
 		queue []part
-		open  int // asks that have not ended
-		taken int // asks that the engine accepted
+		open  int // prompts that have not ended
+		taken int // prompts that the engine accepted
 		err   error
-		news  chan struct{} // has an element while there is something to see
+		news  chan struct{} // has an element while there is something to read
 	}
 }
 
-// generate begins to serve asks on a rank. close is to be called.
+// startGeneration starts to serve prompts on a rank. The caller closes the stream.
 func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &answer{server: s, asks: asks, cancel: cancel}
@@ -115,8 +115,8 @@ func (s *Server) generate(ctx context.Context, r *rank, asks ...ask) (*answer, e
 	return a, nil
 }
 
-// push queues a delta, a token at a time as the engines say them, so that faults strike where they should. It never
-// waits: an answer has no more tokens than its request allows.
+// pushDelta queues a delta one token at a time, as the engines send them, so that faults trigger at the right
+// token. It never waits: the request bounds the number of tokens.
 func (a *answer) push(prompt int, d *engine.Delta) {
 	reason := ""
 	switch d.Finish {
@@ -156,8 +156,8 @@ func (a *answer) accept() {
 	a.poke()
 }
 
-// accepted waits until the engine has accepted all asks, and returns why it has not. It comes
-// before next.
+// awaitAccepted waits until the engine has accepted all prompts, or returns the error. It is called before
+// nextParts.
 func (a *answer) accepted(ctx context.Context) error {
 	for {
 		a.mu.Lock()
@@ -167,7 +167,7 @@ func (a *answer) accepted(ctx context.Context) error {
 		case err != nil:
 			return err
 		case taken == len(a.asks):
-			a.poke() // what came besides
+			a.poke() // wakes the next reader for what arrived meanwhile
 			return nil
 		}
 		select {
@@ -195,7 +195,7 @@ func (a *answer) poke() {
 	}
 }
 
-// next returns the next parts, with their text; none and no error at the end.
+// nextParts returns the next parts, with their text; none and no error at the end.
 func (a *answer) next(ctx context.Context) ([]part, error) {
 	for {
 		a.mu.Lock()
@@ -226,7 +226,7 @@ func (a *answer) next(ctx context.Context) ([]part, error) {
 	}
 }
 
-// read gives p its text. It reports false for what comes after the end of a choice.
+// readText sets p's text. It reports false for parts after the end of a choice.
 func (a *answer) read(p *part) bool {
 	t := a.texts[p.prompt][p.choice]
 	if t.over {
@@ -236,7 +236,7 @@ func (a *answer) read(p *part) bool {
 	return true
 }
 
-// over reports whether all choices have ended, though the engine may go on.
+// isFinished reports whether all choices have ended, though the engine may still run.
 func (a *answer) over() bool {
 	for _, texts := range a.texts {
 		for _, t := range texts {
@@ -248,7 +248,7 @@ func (a *answer) over() bool {
 	return true
 }
 
-// close ends what still goes on, and waits for it.
+// stopAndWait stops the engine's requests, and waits for them.
 func (a *answer) close() {
 	a.cancel()
 	a.done.Wait()
@@ -258,12 +258,12 @@ func (a *answer) close() {
 	a.free = nil
 }
 
-// text is the text of one choice as it comes.
+// choiceText is the text of one choice as it arrives.
 type text struct {
 	decoder prep.Decoder // nil without tokenizer
 	stop    stopper
-	ends    []kv.Token // tokens of the request's own that end it
-	held    string     // may be the beginning of a stop string
+	ends    []kv.Token // the request's own stop tokens
+	held    string     // may be the start of a stop string
 	over    bool
 }
 
@@ -275,7 +275,7 @@ func newText(pipe *prep.Pipeline, a *ask) *text {
 	return t
 }
 
-// read decodes the tokens of p into its text, and ends the choice at a stop string.
+// readPart decodes the tokens of p into its text, and ends the choice at a stop string.
 func (t *text) read(p *part) {
 	t.over = p.reason != ""
 	if n := len(p.tokens); p.reason == reasonStop && n > 0 && slices.Contains(t.ends, p.tokens[n-1]) {
@@ -311,7 +311,7 @@ func (t *text) read(p *part) {
 	t.held = t.held[len(t.held)-keep:]
 }
 
-// find returns where the first stop string begins, and which it is; -1 if there is none.
+// findStop returns where the first stop string starts, and which it is; -1 if there is none.
 func (t *text) find() (at int, stop string) {
 	at = -1
 	for _, s := range t.stop.strings {
@@ -322,7 +322,7 @@ func (t *text) find() (at int, stop string) {
 	return at, stop
 }
 
-// maybe returns how many bytes at the end may be the beginning of a stop string.
+// partialStop returns how many bytes at the end may be the start of a stop string.
 func (t *text) maybe() int {
 	longest := 0
 	for _, s := range t.stop.strings {

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// TestIdleConnectionsAreClosed: as servers of the uvicorn family do, whatever the client would like.
+// TestIdleConnectionsAreClosed: as servers of the uvicorn family do, regardless of the client.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, KeepAlive: 20 * time.Millisecond, Seed: 3})
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "http://"))
@@ -51,7 +51,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// TestStartup: everything is 503 first, and then it is not.
+// TestStartup: every path answers 503 during the startup, and not after it.
 func TestStartup(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Startup: time.Hour, Seed: 3})
 	if status, _, _ := ask(t, s, "GET", "/health", ""); status != http.StatusServiceUnavailable {
@@ -68,8 +68,8 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// TestAdapters: an adapter is a model whose parent is the model, with a cache of its own. SGLang wants the
-// model's name before it, and answers with the model to what it does not know.
+// TestAdapters: an adapter is a model whose parent is the model, with its own cache. SGLang requires the
+// model's name before it, and answers unknown names with the model.
 func TestAdapters(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.SGLang} {
 		s := start(t, mimic.Config{Dialect: d, Adapters: []mimic.Adapter{{Name: "poet", Path: "/poet"}}, Seed: 3})
@@ -104,7 +104,7 @@ func TestAdapters(t *testing.T) {
 	}
 }
 
-// TestParseFault reads what it prints, and says what is wrong with the rest.
+// TestParseFault parses its own output, and reports errors for invalid texts.
 func TestParseFault(t *testing.T) {
 	f, err := mimic.ParseFault("stall,count=2,skip=1,probability=0.5,after=7,for=3s")
 	if want := (mimic.Fault{Kind: mimic.FaultStall, Count: 2, Skip: 1, Probability: 0.5, After: 7, For: mimic.Wait(3 * time.Second)}); err != nil || f != want {
@@ -117,7 +117,7 @@ func TestParseFault(t *testing.T) {
 	}
 }
 
-// TestOffsets: where tokens begin in the text of a completion.
+// TestOffsets: the offsets of tokens in the text of a completion.
 func TestOffsets(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	a := post(t, s, "/v1/completions", map[string]any{"prompt": prompt(1, 20), "max_tokens": 12, "temperature": 0, "ignore_eos": true, "logprobs": 0})
@@ -131,7 +131,7 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// BenchmarkStream is what a piece of a stream costs the server and a client together.
+// BenchmarkStream is the cost of a part of a stream for the server and a client together.
 func BenchmarkStream(b *testing.B) {
 	for _, d := range mimic.Dialects() {
 		b.Run(string(d), func(b *testing.B) {

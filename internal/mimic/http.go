@@ -17,7 +17,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// handler is the whole of a server's HTTP.
+// newHandler returns the complete HTTP handler of a server.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	switch s.cfg.Dialect {
@@ -51,7 +51,7 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// unknown answers for a path, or a method of it, that there is not.
+// serveUnknown answers for an unknown path, or an unknown method of a known path.
 func (s *Server) unknown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	status, detail := http.StatusNotFound, "Not Found"
 	for _, m := range []string{http.MethodGet, http.MethodPost} {
@@ -68,7 +68,7 @@ func (s *Server) unknown(mux *http.ServeMux, w http.ResponseWriter, r *http.Requ
 	writeJSON(w, status, object{"detail": detail})
 }
 
-// loading answers 503 while the server starts, or pretends to.
+// refuseLoading answers 503 while the server starts, or a fault says so.
 func (s *Server) loading(w http.ResponseWriter, r *http.Request) bool {
 	if strings.HasPrefix(r.URL.Path, "/admin/") {
 		return false
@@ -86,7 +86,8 @@ func (s *Server) loading(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// asksHealth reports whether a request asks for what SGLang answers with 503 while it starts: the rest is served.
+// isHealthPath reports whether a request is for a path which SGLang answers with 503 while it starts: it
+// serves all others.
 func asksHealth(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/health", "/health_generate", "/ready":
@@ -95,14 +96,14 @@ func asksHealth(r *http.Request) bool {
 	return false
 }
 
-// allowed refuses requests without the key, where there is one.
+// checkKey refuses requests without the API key, if there is one.
 func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
 	path := r.URL.Path
 	if s.cfg.APIKey == "" || strings.HasPrefix(path, "/admin/") || path == "/health" || path == "/metrics" {
 		return true
 	}
 	if s.cfg.Dialect.vllm() && !strings.HasPrefix(path, "/v1") && !strings.HasPrefix(path, "/inference/") {
-		return true // vLLM guards these alone
+		return true // vLLM guards only these
 	}
 	if r.Header.Get("Authorization") == "Bearer "+s.cfg.APIKey {
 		return true
@@ -124,10 +125,10 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // a client that left is no error of ours
+	_ = e.Encode(v) // a client that disconnected is not an error of the server
 }
 
-// marshal is the JSON of v as servers in Python and C++ write it.
+// marshalJSON encodes v as servers in Python and C++ do.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -138,7 +139,7 @@ func marshal(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// errorBody is an error as the dialect writes it.
+// errorBody is an error in the dialect's format.
 func (s *Server) errorBody(status int, message string) any {
 	kind := errorType(s.cfg.Dialect, status)
 	switch s.cfg.Dialect {
@@ -150,7 +151,7 @@ func (s *Server) errorBody(status int, message string) any {
 	return object{"error": object{"message": message, "type": kind, "param": nil, "code": status}}
 }
 
-// errorType is the dialect's word for a status.
+// errorType is the dialect's name for a status.
 func errorType(d Dialect, status int) string {
 	if d == LlamaCPP {
 		switch status {
@@ -188,7 +189,7 @@ func (s *Server) refuse(w http.ResponseWriter, status int, message string) {
 	writeJSON(w, status, s.errorBody(status, message))
 }
 
-// fail answers with an error of the engine.
+// writeError answers with an error of the engine.
 func (s *Server) fail(w http.ResponseWriter, err error) {
 	status, message := statusOf(err)
 	if status == 0 {
@@ -197,7 +198,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	s.refuse(w, status, message)
 }
 
-// statusOf is what a client sees of an error; 0 if there is nobody to see it.
+// statusOf is the status and message of an error; 0 if the client has disconnected.
 func statusOf(err error) (status int, message string) {
 	var f *fault.Error
 	var large *http.MaxBytesError
@@ -215,7 +216,7 @@ func statusOf(err error) (status int, message string) {
 	return http.StatusInternalServerError, "Internal server error"
 }
 
-// body reads the JSON of a request into v, or answers what is wrong with it.
+// readBody decodes the JSON body of a request into v, or answers with the error.
 func (s *Server) body(w http.ResponseWriter, r *http.Request, v any) bool {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// readable is what is wrong with JSON, without what it says.
+// describeJSONError describes a JSON error without the content of the JSON.
 func readable(err error) string {
 	var kind *json.UnmarshalTypeError
 	var f *fault.Error
@@ -242,17 +243,17 @@ func readable(err error) string {
 	return "JSON decode error"
 }
 
-// fate is what goes wrong with one answer.
+// answerFaults are the faults of one answer.
 type fate struct {
 	server                      *Server
 	stall, stream, hangUp, drip *Fault
 	sent                        int
 }
 
-// errStreamFault is an error that breaks out in the middle of an answer.
+// errStreamFault is an error in the middle of an answer.
 var errStreamFault = fault.New(fault.Internal, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
 
-// begins applies the faults of an answer's beginning. It reports false if it answered.
+// startAnswer applies the faults which come before an answer. It reports false if it answered.
 func (s *Server) begins(w http.ResponseWriter, r *http.Request) (*fate, bool) {
 	if status, err := strconv.Atoi(r.Header.Get("X-Return-Error")); err == nil && status >= 400 && status < 600 {
 		s.refuse(w, status, "asked for by the request")
@@ -282,7 +283,7 @@ func (s *Server) begins(w http.ResponseWriter, r *http.Request) (*fate, bool) {
 	return f, true
 }
 
-// before is called with what is about to be said; flush brings what was said before on its way.
+// beforePart applies the faults which are due before p is sent; flush sends what was queued before.
 func (f *fate) before(ctx context.Context, p *part, flush func()) error {
 	due := func(x *Fault) bool { return x != nil && f.sent >= x.After }
 	if due(f.hangUp) {
@@ -313,7 +314,7 @@ func (f *fate) before(ctx context.Context, p *part, flush func()) error {
 	return nil
 }
 
-// wait waits; 0 is until ctx ends.
+// waitFor waits for d; 0 is until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		<-ctx.Done()
@@ -329,14 +330,14 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// stream writes server-sent events.
+// sseStream writes server-sent events.
 type stream struct {
 	buf []byte
 	mu  struct {
 		sync.Mutex
 		w     http.ResponseWriter
 		rc    *http.ResponseController
-		wrote bool // since the last look of pings
+		wrote bool // since the last tick of startPings
 	}
 }
 
@@ -350,7 +351,7 @@ func newStream(w http.ResponseWriter) *stream {
 	return st
 }
 
-// event queues one event.
+// writeEvent queues one event.
 func (st *stream) event(v any) { st.line(marshal(v)) }
 
 func (st *stream) line(data []byte) {
@@ -359,7 +360,7 @@ func (st *stream) line(data []byte) {
 	st.buf = append(st.buf, "\n\n"...)
 }
 
-// flush sends what is queued. A client that left shows in the request's context.
+// flush sends what is queued. The request's context reports a client that disconnected.
 func (st *stream) flush() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -371,8 +372,7 @@ func (st *stream) flush() {
 	_ = st.mu.rc.Flush()
 }
 
-// pings writes a comment whenever nothing was sent for a while, until the function that it
-// returns is called.
+// startPings writes a comment whenever nothing was sent for a while, until the returned function is called.
 func (st *stream) pings(every time.Duration) (stop func()) {
 	if every <= 0 {
 		return func() {}
@@ -407,8 +407,8 @@ func (st *stream) ping() {
 	st.mu.wrote = false
 }
 
-// each hands the parts of answers to visit, with the faults that are due, and pauses after each batch
-// of them.
+// forEachPart passes the parts of an answer to visit, applies the faults that are due, and flushes after each
+// batch of parts.
 func (s *Server) each(ctx context.Context, a *answer, f *fate, flush func(), visit func(*part) error) error {
 	for {
 		parts, err := a.next(ctx)
@@ -428,7 +428,7 @@ func (s *Server) each(ctx context.Context, a *answer, f *fate, flush func(), vis
 	}
 }
 
-// cachedOf adds up what is known of cached tokens; CachedUnknown if nothing is.
+// addCached adds up known numbers of cached tokens; CachedUnknown if none is known.
 func cachedOf(sum, cached int) int {
 	switch {
 	case cached == engine.CachedUnknown:
@@ -439,7 +439,7 @@ func cachedOf(sum, cached int) int {
 	return sum + cached
 }
 
-// detokenize serves the text of tokens, in the field that the dialect has it in.
+// serveDetokenize serves the text of tokens, in the dialect's field.
 func (s *Server) detokenize(field string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q struct {

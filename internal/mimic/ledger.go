@@ -8,40 +8,40 @@ import (
 	"penstock/core/kv"
 )
 
-// ledger knows the tokens of the blocks of one engine's cache. Cache events name blocks by our
-// hashes; the tokens behind them are those of the requests that the server passed on. A block is
-// in the ledger while a request has it or it is cached.
+// blockLedger knows the tokens of the blocks of one engine's cache. Cache events name blocks by Penstock's
+// hashes; their tokens come from the requests which the server passed on. A block is in the ledger while a
+// request uses it or it is cached.
 //
-// An event may come before the tokens that it is about: the engine tells both at once, on two
-// ways. Then the event waits, as long as a request may still bring them.
+// An event may arrive before the tokens of its blocks, because the engine delivers both concurrently. Then
+// the event waits, as long as a request may still deliver them.
 type ledger struct {
 	size int // tokens per block
-	// release names blocks by their tokens; nil of engines whose names are made up.
+	// release names blocks by their tokens; nil for engines whose names are invented.
 	release *sglangRelease
 	mu      struct {
 		sync.Mutex
 		blocks map[kv.SeqHash]*block
-		// tips count, by the prefix behind which their next block will be, the choices that go on.
+		// tips counts the open choices by the prefix at which their next block will start.
 		tips map[kv.SeqHash]int
-		// idle are blocks that were given up by the last who had them, the oldest first.
+		// idle are blocks without uses, the oldest first.
 		idle []kv.SeqHash
 		// changed, if not nil, is closed with the next change.
 		changed chan struct{}
 	}
 }
 
-// block is one block that somebody has.
+// ledgerBlock is one block in the ledger.
 type block struct {
-	tokens []kv.Token // as events have them
-	keys   []mediaKey // of what it shows
+	tokens []kv.Token // as events show them
+	keys   []mediaKey // of its media
 	salt   kv.Salt
-	name   uint64 // if the release has them
+	name   uint64 // if the release defines names
 	first  bool   // of its prompt
-	uses   int    // requests that have it, and tiers that it is cached in
+	uses   int    // requests which use it, and tiers in which it is cached
 }
 
-// maxIdle bounds the blocks that are remembered although nobody has them: those of requests that
-// ended before the events about them came.
+// maxIdle bounds the blocks which are kept without uses: blocks of requests which ended before their events
+// arrived.
 const maxIdle = 1 << 14
 
 func newLedger(size int, release *sglangRelease) *ledger {
@@ -50,7 +50,7 @@ func newLedger(size int, release *sglangRelease) *ledger {
 	return l
 }
 
-// account is what the ledger has of one request.
+// requestBlocks holds the blocks of one request.
 type account struct {
 	ledger  *ledger
 	salt    kv.Salt
@@ -59,18 +59,18 @@ type account struct {
 	choices []chain
 }
 
-// chain is where a choice is: behind which block, and the tokens since.
+// choiceChain is the position of a choice: its last full block, and the tokens after it.
 type chain struct {
-	tip   kv.SeqHash // 0 at the beginning
-	name  uint64     // of the block at tip, if the release has them
+	tip   kv.SeqHash // hash of the last full block; 0 at the start
+	name  uint64     // of the block at tip, if the release defines names
 	tail  []kv.Token
-	view  []kv.Token // of tail, as events have it
+	view  []kv.Token // of tail, as events show it
 	shows *prompt    // with media that reach into tail, nil if none
 	pos   int
 	open  bool
 }
 
-// open begins the account of a request of so many choices.
+// openRequest starts the accounting of a request with the given number of choices.
 func (l *ledger) open(salt kv.Salt, p *prompt, choices int) (*account, error) {
 	h, err := kv.NewHasher(l.size, salt)
 	if err != nil {
@@ -94,7 +94,7 @@ func (l *ledger) open(salt kv.Salt, p *prompt, choices int) (*account, error) {
 	return a, nil
 }
 
-// grow goes on with tokens. The ledger is locked.
+// growLocked appends tokens to a chain, with the ledger locked.
 func (a *account) grow(c *chain, tokens, view []kv.Token) {
 	size := a.ledger.size
 	c.tail, c.view = append(c.tail, tokens...), append(c.view, view...)
@@ -120,7 +120,7 @@ func (a *account) grow(c *chain, tokens, view []kv.Token) {
 	c.tail, c.view = append(c.tail[:0], c.tail[n*size:]...), append(c.view[:0], c.view[n*size:]...)
 }
 
-// use counts a use of a block, which is made if it is not there. The ledger is locked.
+// useLocked counts a use of a block, and creates the block if it does not exist.
 func (l *ledger) use(seq kv.SeqHash, create func() *block) {
 	b := l.mu.blocks[seq]
 	if b == nil {
@@ -130,7 +130,7 @@ func (l *ledger) use(seq kv.SeqHash, create func() *block) {
 	b.uses++
 }
 
-// drop ends a use of a block. The ledger is locked.
+// releaseLocked ends a use of a block.
 func (l *ledger) drop(seq kv.SeqHash) {
 	b := l.mu.blocks[seq]
 	if b == nil {
@@ -150,7 +150,7 @@ func (l *ledger) drop(seq kv.SeqHash) {
 	}
 }
 
-// add takes what a choice said.
+// addTokens appends the output of a choice.
 func (a *account) add(choice int, tokens []kv.Token) {
 	l := a.ledger
 	l.mu.Lock()
@@ -159,7 +159,7 @@ func (a *account) add(choice int, tokens []kv.Token) {
 	a.move(c, func() { a.grow(c, tokens, tokens) })
 }
 
-// move changes where a choice is. The ledger is locked.
+// moveLocked runs change and updates the tips, with the ledger locked.
 func (a *account) move(c *chain, change func()) {
 	l, before := a.ledger, c.tip
 	change()
@@ -175,7 +175,7 @@ func (a *account) move(c *chain, change func()) {
 	l.wake()
 }
 
-// close ends the account. It may be called again.
+// releaseAll releases the blocks. It may be called again.
 func (a *account) close() {
 	l := a.ledger
 	l.mu.Lock()
@@ -191,7 +191,7 @@ func (a *account) close() {
 	a.has = nil
 }
 
-// wake lets those look again who wait for a change. The ledger is locked.
+// wakeLocked wakes the waiters for a change.
 func (l *ledger) wake() {
 	if l.mu.changed != nil {
 		close(l.mu.changed)
@@ -199,8 +199,8 @@ func (l *ledger) wake() {
 	}
 }
 
-// keep counts a use of the block that goes on behind parent and returns it; nil if nobody knows
-// it and nobody will, or if ctx ended.
+// awaitBlock counts a use of the block which follows parent, and returns it; nil if it is unknown and no open
+// choice can deliver it, or if ctx ended.
 func (l *ledger) keep(ctx context.Context, parent, seq kv.SeqHash) *block {
 	for {
 		l.mu.Lock()
@@ -226,7 +226,7 @@ func (l *ledger) keep(ctx context.Context, parent, seq kv.SeqHash) *block {
 	}
 }
 
-// drops ends uses of blocks.
+// releaseBlocks ends uses of blocks.
 func (l *ledger) drops(seqs ...kv.SeqHash) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,7 +235,7 @@ func (l *ledger) drops(seqs ...kv.SeqHash) {
 	}
 }
 
-// len returns how many blocks are known.
+// countBlocks returns how many blocks are known.
 func (l *ledger) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// life is one engine of a rank, from its start until it is thrown away.
+// engineInstance is one engine of a rank, from its start until it is replaced.
 type life struct {
 	eng    engine.Engine
 	card   engine.Card
@@ -21,14 +21,14 @@ type life struct {
 	names  namer
 	cfg    *Config
 
-	// Of the watcher: in which tiers blocks are, and what the engine calls them.
+	// Only the watcher uses it: the tiers in which blocks are, and the engine's names of them.
 	cached map[resident]uint64
 
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// resident is a block in a tier.
+// residentBlock is a block in a tier.
 type resident struct {
 	seq  kv.SeqHash
 	tier kv.Tier
@@ -42,7 +42,7 @@ func newLife(cfg *Config, eng engine.Engine, f *feed, number uint64) *life {
 	}
 }
 
-// start runs the engine and what follows it. fail hears of what ends by itself.
+// startServices runs the engine and the services which follow it. It calls fail for each that ends by itself.
 func (l *life) start(ctx context.Context, fail func(error)) {
 	ctx, l.stop = context.WithCancel(ctx)
 	run := func(what string, f func(context.Context) error) {
@@ -69,13 +69,13 @@ func (l *life) start(ctx context.Context, fail func(error)) {
 	}
 }
 
-// end stops all of it and waits.
+// stopAndWait stops everything and waits.
 func (l *life) end() {
 	l.stop()
 	l.done.Wait()
 }
 
-// translate returns what the engine would say of events of its cache.
+// translateEvents returns the changes which the engine would publish for events of its cache.
 func (l *life) translate(ctx context.Context, events []kv.Event) []change {
 	var out []change
 	for i := range events {
@@ -90,7 +90,7 @@ func (l *life) translate(ctx context.Context, events []kv.Event) []change {
 			out = l.stored(ctx, out, ev)
 		case kv.Removed:
 			out = l.removed(out, ev)
-		case kv.Moved: // no engine has a word for it
+		case kv.Moved: // no engine has an event for it
 		}
 	}
 	if l.ledger.release != nil {
@@ -99,7 +99,7 @@ func (l *life) translate(ctx context.Context, events []kv.Event) []change {
 	return out
 }
 
-// forget drops all that is cached.
+// releaseCached releases all cached blocks.
 func (l *life) forget() {
 	for r := range l.cached {
 		l.ledger.drops(r.seq)
@@ -107,13 +107,13 @@ func (l *life) forget() {
 	clear(l.cached)
 }
 
-// stored appends what is said of stored blocks, up to the first whose tokens nobody knows.
+// appendStored appends the changes for stored blocks, up to the first block whose tokens are unknown.
 func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change {
 	c := change{kind: blockStored, size: l.card.BlockSize, level: int(ev.Tier), medium: l.medium(ev.Tier)}
 	parent := ev.Parent
 	if ev.Start > 0 {
 		if c.parent = l.known(parent); c.parent == 0 {
-			return out // it was not said either
+			return out // the parent was not published either
 		}
 	} else {
 		parent = 0
@@ -141,7 +141,7 @@ func (l *life) stored(ctx context.Context, out []change, ev *kv.Event) []change 
 	return l.embellish(out, c)
 }
 
-// name is what the engine calls a block.
+// blockName is the engine's name of a block.
 func (l *life) name(seq kv.SeqHash, b *block) uint64 {
 	if b.name != 0 {
 		return b.name
@@ -149,7 +149,7 @@ func (l *life) name(seq kv.SeqHash, b *block) uint64 {
 	return l.names.name(seq)
 }
 
-// tells returns what events say of a salt.
+// publishedSalt returns the part of a salt which events show.
 func (l *life) tells(salt kv.Salt) kv.Salt {
 	if r := l.ledger.release; r != nil {
 		return r.tells(salt)
@@ -157,7 +157,7 @@ func (l *life) tells(salt kv.Salt) kv.Salt {
 	return salt
 }
 
-// known returns the name of a block which is cached in any tier; 0 if it is in none.
+// cachedName returns the name of a block which is cached in any tier; 0 if it is in none.
 func (l *life) known(seq kv.SeqHash) uint64 {
 	for _, tier := range []kv.Tier{kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool} {
 		if name := l.cached[resident{seq, tier}]; name != 0 {
@@ -167,7 +167,7 @@ func (l *life) known(seq kv.SeqHash) uint64 {
 	return 0
 }
 
-// add notes that a block is cached, and reports whether that is news.
+// addCached records that a block is cached, and reports whether it is new.
 func (l *life) add(r resident, name uint64) bool {
 	if _, ok := l.cached[r]; ok {
 		return false
@@ -176,7 +176,7 @@ func (l *life) add(r resident, name uint64) bool {
 	return true
 }
 
-// removed appends what is said of removed blocks.
+// appendRemoved appends the changes for removed blocks.
 func (l *life) removed(out []change, ev *kv.Event) []change {
 	c := change{kind: blockRemoved, level: int(ev.Tier), medium: l.medium(ev.Tier)}
 	for _, seq := range ev.Seqs {
@@ -195,7 +195,7 @@ func (l *life) removed(out []change, ev *kv.Event) []change {
 	return l.embellish(out, c)
 }
 
-// embellish appends a change, and what the engine's other habits have it say besides.
+// appendVariants appends c, and the duplicate, offload and hybrid events which the features enable.
 func (l *life) embellish(out []change, c change) []change {
 	out = append(out, c)
 	if l.cfg.Features.Duplicates.on(false) {
@@ -216,7 +216,7 @@ func (l *life) embellish(out []change, c change) []change {
 	return out
 }
 
-// medium is the engine's word for a tier.
+// mediumName is the engine's name of a tier.
 func (l *life) medium(t kv.Tier) string {
 	switch t {
 	case kv.TierDevice:
@@ -235,7 +235,7 @@ func (l *life) medium(t kv.Tier) string {
 	return "EXTERNAL"
 }
 
-// rank is one data-parallel rank: an engine at a time.
+// rankServer is one data-parallel rank, with one engine at a time.
 type rank struct {
 	index int
 	cfg   *Config
@@ -245,11 +245,11 @@ type rank struct {
 		life    *life // nil while there is none
 		busy    int   // requests that use it
 		lives   uint64
-		changed chan struct{} // closed when life or its absence changes
+		changed chan struct{} // closed when the instance is set or removed
 	}
 }
 
-// use returns the engine that serves now, once there is one. release is to be called.
+// acquireInstance returns the current engine, once there is one. The caller calls release.
 func (r *rank) use(ctx context.Context) (l *life, release func(), err error) {
 	for {
 		r.mu.Lock()
@@ -272,29 +272,29 @@ func (r *rank) use(ctx context.Context) (l *life, release func(), err error) {
 	}
 }
 
-// now returns the engine that serves now; nil if there is none.
+// currentInstance returns the current engine; nil if there is none.
 func (r *rank) now() *life {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.life
 }
 
-// put has l serve from now on; nil is nobody.
+// setInstance makes l the current engine; nil is none.
 func (r *rank) put(l *life) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.set(l)
 }
 
-// set is put with the lock held.
+// setInstanceLocked is setInstance with mu held.
 func (r *rank) set(l *life) {
 	r.mu.life = l
 	close(r.mu.changed)
 	r.mu.changed = make(chan struct{})
 }
 
-// take takes the engine away, which the caller ends. Only if idle is set it refuses while
-// requests use it.
+// removeInstance removes the engine, which the caller stops. With idle set it fails while requests use the
+// engine.
 func (r *rank) take(idle bool) (*life, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,7 +309,7 @@ func (r *rank) take(idle bool) (*life, error) {
 	return l, nil
 }
 
-// begin starts an engine in place of the one that is gone.
+// startInstance starts an engine after the previous one was removed.
 func (r *rank) begin(ctx context.Context, eng engine.Engine, fail func(error)) {
 	r.mu.Lock()
 	r.mu.lives++

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// llamacpp is the HTTP of llama.cpp's server.
+// routeLlamaCpp registers the HTTP API of llama.cpp's server.
 func (s *Server) llamacpp(mux *http.ServeMux) {
 	for _, path := range []string{"/completion", "/completions"} {
 		mux.HandleFunc("POST "+path, s.llamaCompletion)
@@ -70,7 +70,7 @@ type llamaRequest struct {
 	Ping        *int            `json:"sse_ping_interval"` // seconds
 }
 
-// llamaBias is a list of [token, number], or [token, false] for a token that is never drawn.
+// llamaBias is a list of [token, number], or [token, false] for a token that is never sampled.
 type llamaBias struct {
 	bias  map[string]float32
 	never []kv.Token
@@ -101,8 +101,8 @@ func (b *llamaBias) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// readLlamaPrompt reads a prompt: a text, tokens, or both mixed. Several are refused, which the server
-// would run side by side.
+// readLlamaPrompt reads a prompt: a text, tokens, or a mix of both. It refuses several prompts, which the
+// real server would run in parallel.
 func (s *Server) readLlamaPrompt(raw json.RawMessage) ([]kv.Token, error) {
 	raw = notNull(raw)
 	if raw == nil {
@@ -145,7 +145,7 @@ func (s *Server) readLlamaPrompt(raw json.RawMessage) ([]kv.Token, error) {
 	return out, nil
 }
 
-// ask makes the ask of a request.
+// toPromptRequest converts the request.
 func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
 	tokens, err := s.readLlamaPrompt(q.Prompt)
 	if err != nil {
@@ -193,7 +193,7 @@ func (q *llamaRequest) ask(s *Server, id string) (ask, error) {
 		top = min(q.Probs, 20)
 	}
 	end := engine.Stop{MaxTokens: limit, IgnoreEOS: q.IgnoreEOS}
-	if len(q.Bias.never) > 0 { // engines draw no stop token before the least number of tokens
+	if len(q.Bias.never) > 0 { // engines sample no stop token before the minimum number of tokens
 		end.Tokens, end.MinTokens = q.Bias.never, limit
 	}
 	return ask{
@@ -222,7 +222,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if q.Cache != nil && !*q.Cache {
-		if _, ignored := s.faults.strikes(FaultSalts); ignored { // how it is told to keep prompts apart
+		if _, ignored := s.faults.strikes(FaultSalts); ignored { // cache_prompt keeps prompts apart here
 			q.Cache = nil
 		}
 	}
@@ -248,7 +248,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	g.serve(ctx, w, a, f)
 }
 
-// llamaChoice is what was said of one choice.
+// llamaChoice is the output of one choice so far.
 type llamaChoice struct {
 	text   string
 	tokens []kv.Token
@@ -345,7 +345,7 @@ func (g *llamaAnswer) serve(ctx context.Context, w http.ResponseWriter, a *answe
 	}
 }
 
-// llamaProbs are tokens with their log-probabilities and the likeliest others.
+// llamaProbs encodes tokens with their log-probabilities and the top alternatives.
 func llamaProbs(probs []engine.Logprob) []object {
 	all := []object{}
 	for _, l := range probs {
@@ -358,7 +358,7 @@ func llamaProbs(probs []engine.Logprob) []object {
 	return all
 }
 
-// piece is a piece of a stream.
+// streamPart encodes a part of a stream.
 func (g *llamaAnswer) piece(choice int, text string, tokens []kv.Token) object {
 	o := object{
 		"index": choice, "content": text, "tokens": []kv.Token{}, "stop": false, "id_slot": g.slot.id,
@@ -370,7 +370,7 @@ func (g *llamaAnswer) piece(choice int, text string, tokens []kv.Token) object {
 	return o
 }
 
-// final is the end of a choice.
+// finalPart encodes the end of a choice.
 func (g *llamaAnswer) final(choice int, text string, tokens []kv.Token) object {
 	c := &g.choices[choice]
 	o := g.piece(choice, text, tokens)
@@ -447,7 +447,7 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	// What the tokenizer adds in front of a text is not part of the text.
+	// The tokenizer's leading special token is not part of the text.
 	tokens := p.tokens
 	if added := s.cfg.Pipe.Tokenizer.Encode(nil, "", prep.EncodeOptions{AddSpecial: true}); len(added) > 0 && len(tokens) > 0 && added[0] == tokens[0] {
 		tokens = tokens[1:]
@@ -515,7 +515,7 @@ func (s *Server) llamaAdapters(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, all)
 }
 
-// llamaMetrics writes the metrics of the one rank.
+// llamaMetrics writes the metrics of the only rank.
 func (s *Server) llamaMetrics(p *page, rank int, t *tally, load engine.Load) {
 	busy, waiting := s.slots.count()
 	p.add("counter", "llamacpp:prompt_tokens_total", "", float64(t.prompt))
@@ -536,11 +536,11 @@ func (s *Server) llamaMetrics(p *page, rank int, t *tally, load engine.Load) {
 	p.add("gauge", "llamacpp:requests_deferred", "", float64(waiting))
 }
 
-// errNoTokenizer is the error of what needs a tokenizer where there is none.
+// errNoTokenizer is the error of an operation that needs a missing tokenizer.
 var errNoTokenizer = errors.New("no tokenizer")
 
-// plain makes tokens of a text. The names of special tokens in it stand for them, as Hugging Face's
-// tokenizers have it.
+// encodeText tokenizes a text. Names of special tokens in it become those tokens, as in Hugging Face's
+// tokenizers.
 func (s *Server) plain(text string, addSpecial bool) ([]kv.Token, error) {
 	if s.cfg.Pipe == nil {
 		return nil, &fault.Error{Code: fault.Unimplemented, Message: "the server has no tokenizer", Err: errNoTokenizer}
@@ -548,7 +548,7 @@ func (s *Server) plain(text string, addSpecial bool) ([]kv.Token, error) {
 	return s.cfg.Pipe.Tokenizer.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true, AddSpecial: addSpecial}), nil
 }
 
-// decode makes a text of tokens, special ones included.
+// decodeTokens makes a text of tokens, including special tokens.
 func (s *Server) decode(tokens []kv.Token) (string, error) {
 	if s.cfg.Pipe == nil {
 		return "", &fault.Error{Code: fault.Unimplemented, Message: "the server has no tokenizer", Err: errNoTokenizer}

@@ -6,15 +6,15 @@ import (
 	"penstock/core/media/probe"
 )
 
-// loading is how the imitated engine makes tokens of media: from the file, by way of its loader.
+// mediaLoader computes the tokens of media as the mocked engine's loader does.
 type loading struct {
 	features *Features
 	family   *family.Family
-	// direct counts what a loader does that hands over all frames, for features that are off.
+	// direct counts a loader that passes on all frames, for features that are off.
 	direct *family.Family
 }
 
-// serving returns what the imitated engine adds to the files of its model.
+// familyServing returns what the mocked engine adds to the files of its model.
 func (c *Config) serving() family.Serving {
 	as := family.Serving{ProcessorArgs: c.ProcessorArgs}
 	switch {
@@ -26,7 +26,7 @@ func (c *Config) serving() family.Serving {
 	return as
 }
 
-// load has the pipeline of c count media as the imitated engine does.
+// newMediaLoader makes the pipeline of c count media as the mocked engine does.
 func (c *Config) load() *loading {
 	if c.Pipe == nil {
 		return nil
@@ -38,7 +38,7 @@ func (c *Config) load() *loading {
 	return l
 }
 
-// layout returns the tokens of an object.
+// layoutOf returns the layout of an object's tokens.
 func (l *loading) layout(kind media.Kind, size media.Size) (media.Layout, error) {
 	sampled := l.features.Sampling
 	if size.Sequence {
@@ -50,7 +50,7 @@ func (l *loading) layout(kind media.Kind, size media.Size) (media.Layout, error)
 	return l.family.Layout(kind, size)
 }
 
-// sized returns the size that a header tells of an object of files.
+// mediaSize returns an object's size from the header of its first file.
 func (l *loading) sized(kind media.Kind, info *probe.Info, files int) media.Size {
 	size := info.Size
 	switch {

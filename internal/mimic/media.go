@@ -19,7 +19,7 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// Fetch returns what a URL of http or https shows.
+// Fetch returns the content of an http or https URL.
 type Fetch func(ctx context.Context, url string) ([]byte, error)
 
 // contentPart is a part of a message.
@@ -36,7 +36,7 @@ type contentPart struct {
 	} `json:"input_audio"`
 }
 
-// atURL is where an object is: {"url":…} or the URL alone.
+// mediaURL is the URL of an object: {"url":…} or the URL alone.
 type atURL struct{ URL string }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -52,7 +52,7 @@ func (a *atURL) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// shows returns which kind of media a part shows, and from where.
+// mediaSource returns the kind of media which a part contains, and its URL.
 func (p *contentPart) shows() (kind media.Kind, url string, ok bool) {
 	at := func(kind media.Kind, a *atURL) (media.Kind, string, bool) {
 		if a == nil {
@@ -76,32 +76,32 @@ func (p *contentPart) shows() (kind media.Kind, url string, ok bool) {
 	return 0, "", false
 }
 
-// wanted is a media object that a request shows.
+// mediaRef is a media object which a request refers to.
 type wanted struct {
 	kind media.Kind
-	url  string // "" if the engine should have it
+	url  string // "" if the engine should have it cached
 	uuid string // "" if the client gave none
 }
 
-// known is what an engine's processor remembers of an object.
+// mediaInfo is what an engine's processor caches of an object.
 type known struct {
 	kind media.Kind
 	size media.Size
 }
 
-// sight is a media object in a prompt, as an engine's cache knows it.
+// promptMedia is a media object in a prompt, as an engine's cache knows it.
 type sight struct {
 	id   string // as events name it
 	kind media.Kind
-	pad  kv.Token // that holds its rows in a prompt
-	// shown is the token that events have in its place.
+	pad  kv.Token // fills its positions in a prompt
+	// shown is the token which events show in its place.
 	shown kv.Token
 }
 
 // maxRemembered bounds the objects whose sizes are remembered by name.
 const maxRemembered = 4096
 
-// expand puts the layouts of media objects in the places that the template left.
+// expandMedia replaces the template's placeholders with the layouts of media objects.
 func (s *Server) expand(ctx context.Context, p *prompt, want []wanted, hashes []string) error {
 	if len(want) == 0 {
 		return nil
@@ -149,7 +149,7 @@ func (s *Server) expand(ctx context.Context, p *prompt, want []wanted, hashes []
 	return nil
 }
 
-// mediaLimit is how many objects of a kind a prompt may show.
+// mediaLimit is how many objects of a kind a prompt may contain.
 func (s *Server) mediaLimit(kind media.Kind) int {
 	if !s.cfg.Pipe.Family.Takes(kind) {
 		return 0
@@ -160,7 +160,7 @@ func (s *Server) mediaLimit(kind media.Kind) int {
 	return 999
 }
 
-// look finds out how large an object is, and what it is made of.
+// inspectMedia returns an object's size and content.
 func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, content []byte, err error) {
 	if w.url == "" {
 		s.mu.Lock()
@@ -181,7 +181,7 @@ func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, conte
 		return k, nil, fault.New(fault.Invalid, "Failed to load %s: cannot identify %s file: %v", w.kind, w.kind, err)
 	}
 	k.size = s.media.sized(w.kind, &info, len(files))
-	if w.kind == media.Video && info.Format == probe.GIF { // its header does not say how many
+	if w.kind == media.Video && info.Format == probe.GIF { // its header does not contain the number of frames
 		if _, k.size, err = pixel.Frames(files[0], pixel.Limits{}); err != nil {
 			return k, nil, fault.New(fault.Invalid, "Failed to load %s: %v", w.kind, err)
 		}
@@ -200,7 +200,7 @@ func (s *Server) look(ctx context.Context, w *wanted, index int) (k known, conte
 	return k, content, nil
 }
 
-// files returns the bytes behind a URL; several of a video that is given as pictures.
+// loadFiles returns the content of a URL; several files for a video given as images.
 func (s *Server) files(ctx context.Context, url string) ([][]byte, error) {
 	rest, isData := strings.CutPrefix(url, "data:")
 	if !isData {
@@ -229,7 +229,8 @@ func (s *Server) files(ctx context.Context, url string) ([][]byte, error) {
 	return files, nil
 }
 
-// identify returns the name by which the engine's cache knows an object: what the client called it, else a digest.
+// identifyMedia returns the name by which the engine's cache knows an object: the client's UUID, else a
+// digest.
 func (s *Server) identify(w *wanted, content []byte) string {
 	if w.uuid != "" && s.cfg.Features.UUIDs.on(s.cfg.Dialect != SGLang) {
 		return w.uuid
@@ -243,7 +244,7 @@ func (s *Server) identify(w *wanted, content []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// view returns the tokens that events have of a prompt.
+// eventTokens returns the tokens of a prompt as events show them.
 func (p *prompt) view() []kv.Token {
 	if len(p.sights) == 0 {
 		return p.tokens
@@ -291,7 +292,7 @@ func (s *Server) readParts(content []byte, m *prep.Message, c *prep.Chat, want *
 	return nil
 }
 
-// byPlace sorts the media of a prompt by where they begin.
+// byPlace sorts the media of a prompt by their starts.
 type byPlace prompt
 
 func (p *byPlace) Len() int           { return len(p.media) }
@@ -301,19 +302,19 @@ func (p *byPlace) Swap(i, j int) {
 	p.sights[i], p.sights[j] = p.sights[j], p.sights[i]
 }
 
-// mediaKey is a media object as an event about a block names it.
+// mediaKey names a media object in an event about a block.
 type mediaKey struct {
 	id     string
-	offset int // where it begins, in tokens from the beginning of the block
+	offset int // start of the object, in tokens from the start of the block
 }
 
-// content is the digest of what an object is, in which what it is called takes part.
+// contentHash is the digest of an object's content; it depends on its id.
 func (k *mediaKey) content() string {
 	sum := sha256.Sum256([]byte("content of " + k.id))
 	return hex.EncodeToString(sum[:])
 }
 
-// keys are the objects that reach into a range of a prompt. p may be nil.
+// keysIn are the objects which reach into a range of a prompt. p may be nil.
 func (p *prompt) keys(from, to int) (keys []mediaKey) {
 	if p == nil {
 		return nil
@@ -326,7 +327,7 @@ func (p *prompt) keys(from, to int) (keys []mediaKey) {
 	return keys
 }
 
-// features is what vLLM says of the media of a prompt; null if it shows none.
+// featuresBody describes the media of a prompt as vLLM does; null if it has none.
 func (p *prompt) features(payload bool) any {
 	if len(p.media) == 0 {
 		return nil
@@ -345,18 +346,18 @@ func (p *prompt) features(payload bool) any {
 	return o
 }
 
-// processedSize is how many bytes a processor makes for each place in a prompt.
+// processedSize is how many bytes a processor makes for each position in a prompt.
 const processedSize = 64
 
-// Processed returns how many requests the server took whose media another one had processed.
+// Processed returns how many requests the server accepted whose media another server had processed.
 func (s *Server) Processed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.processed
 }
 
-// processed looks at the features of a request for tokens, or answers what vLLM does where it cannot go on from them:
-// that one object has no data is noticed where a stream has begun.
+// checkFeatures checks the features of a request for tokens, or answers as vLLM does if it cannot use them.
+// vLLM notices missing data of one object only after the stream has started.
 func (s *Server) processed(w http.ResponseWriter, g *generateRequest) bool {
 	if g.Features == nil {
 		return true
@@ -393,7 +394,7 @@ func (s *Server) processed(w http.ResponseWriter, g *generateRequest) bool {
 	return true
 }
 
-// dataless is the answer to features without the data of an object that is in no cache.
+// refuseDataless answers features without the data of an object that is in no cache.
 func (s *Server) dataless(w http.ResponseWriter, stream bool) {
 	const status, message = http.StatusInternalServerError, "Internal server error"
 	if !stream {
@@ -406,7 +407,7 @@ func (s *Server) dataless(w http.ResponseWriter, stream bool) {
 	st.flush()
 }
 
-// sees reports whether the model sees media of a kind.
+// acceptsMedia reports whether the model accepts media of a kind.
 func (s *Server) sees(kind media.Kind) bool {
 	return s.cfg.Pipe != nil && s.cfg.Pipe.Family != nil && s.cfg.Pipe.Family.Takes(kind)
 }

@@ -38,7 +38,7 @@ func file(t *testing.T, width, height, colour int) []byte {
 	return b.Bytes()
 }
 
-// showing is the body of a conversation about pictures: each a URL, and behind a # what the client calls it.
+// showing is the body of a conversation with pictures: each a URL, and after a # the client's UUID.
 func showing(text string, pictures ...string) string {
 	parts := fmt.Sprintf(`{"type":"text","text":%q}`, text)
 	for _, p := range pictures {
@@ -56,7 +56,7 @@ func showing(text string, pictures ...string) string {
 	return `{"messages":[{"role":"user","content":[` + parts + `,{"type":"text","text":"` + strings.Repeat("and so on ", 12) + `"}]}],"max_tokens":2,"temperature":0}`
 }
 
-// usageOf asks and returns the prompt's tokens and how many of them were cached.
+// usageOf sends a request and returns the prompt's tokens and how many of them were cached.
 func usageOf(t *testing.T, s *mimic.Server, path, body string) (prompt, cached int) {
 	t.Helper()
 	status, _, answer := ask(t, s, "POST", path, body)
@@ -73,7 +73,7 @@ func usageOf(t *testing.T, s *mimic.Server, path, body string) (prompt, cached i
 	return int(at(t, a, "usage", "prompt_tokens").(float64)), int(n)
 }
 
-// TestPictures: a picture takes the tokens that the model's family gives it, and its blocks are its own.
+// TestPictures: a picture takes the tokens of the model's family, and its blocks are distinct.
 func TestPictures(t *testing.T) {
 	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy, mimic.SGLang, mimic.TRTLLM} {
 		t.Run(string(d), func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestFrames: of a GIF vLLM samples two frames a second, at least four and an even number, and of a JPEG sequence
-// it takes the first 32; two frames are one token high. Each can be switched off.
+// TestFrames: of a GIF vLLM samples two frames a second, at least four and an even number, and of a JPEG
+// sequence it uses the first 32; two frames are one token high. Each can be switched off.
 func TestFrames(t *testing.T) {
 	film := func(frames int) string {
 		g := &gif.GIF{}
@@ -145,7 +145,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestPicturesRefused: what vLLM says to what it does not take.
+// TestPicturesRefused: vLLM's errors for what it does not accept.
 func TestPicturesRefused(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3, MediaLimits: map[media.Kind]int{media.Image: 2}, Fetch: func(_ context.Context, url string) ([]byte, error) {
 		if strings.HasSuffix(url, "cat.png") {
@@ -177,7 +177,7 @@ func TestPicturesRefused(t *testing.T) {
 	}
 }
 
-// TestRenderPictures: render and tokenize say what a conversation with pictures becomes.
+// TestRenderPictures: render and tokenize show the prompt of a conversation with pictures.
 func TestRenderPictures(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	body := showing("x", picture(t, 56, 56, 1)+"#"+strings.Repeat("ab", 32))
@@ -203,7 +203,7 @@ func TestRenderPictures(t *testing.T) {
 	}
 }
 
-// TestGeneratePictures: SGLang's own API takes keys with its pictures.
+// TestGeneratePictures: SGLang's own API accepts keys with its pictures.
 func TestGeneratePictures(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.SGLang, Seed: 3})
 	_, _, models := ask(t, s, "GET", "/model_info", "")
@@ -235,8 +235,8 @@ func TestGeneratePictures(t *testing.T) {
 	}
 }
 
-// TestProcessedPictures: what one server made of a picture, another one goes on from, and says as vLLM does what it cannot
-// go on from.
+// TestProcessedPictures: one server continues from the media which another one processed, and reports as vLLM
+// does what it cannot use.
 func TestProcessedPictures(t *testing.T) {
 	s, other := start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3}), start(t, mimic.Config{Dialect: mimic.VLLM, Seed: 3})
 	body := showing("x", picture(t, 112, 84, 1))

@@ -1,12 +1,11 @@
-// Package mimic is servers that speak as other engines do: vLLM, SGLang, TensorRT-LLM and
-// llama.cpp. Their HTTP, their events over ZeroMQ, their metrics and their failures are those
-// of the real ones as far as a client of theirs can see; what they serve comes from any engine
-// of the contract, in practice the simulator. They stand in for machines with accelerators in
-// tests of adapters, of routers of other makes, and on a laptop.
+// Package enginemock contains servers that behave as other engines do: vLLM, SGLang, TensorRT-LLM and
+// llama.cpp. Their HTTP, their events over ZeroMQ, their metrics and their failures match the real engines'
+// as far as a client can see; the output comes from any Penstock engine, in practice the simulator. They
+// replace machines with accelerators in tests of adapters and of other routers, and on a laptop.
 //
-// The contract has no engine tell its tokens with its cache events, and the engines that are
-// imitated do. A server knows them from the requests that it serves: a ledger holds the tokens of
-// every block that is cached or may come to be, and gives blocks names of the engine's kind.
+// The engine contract has no tokens in cache events, but the mocked engines publish them. A server takes them
+// from the requests that it serves: a ledger holds the tokens of every block that is cached or may become so,
+// and gives blocks names as the engine does.
 package mimic
 
 import (
@@ -22,7 +21,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Dialect is the engine that a server imitates.
+// Dialect is the engine that a server mocks.
 type Dialect string
 
 // The dialects.
@@ -37,82 +36,81 @@ const (
 // Dialects returns the dialects, as settings name them.
 func Dialects() []Dialect { return []Dialect{VLLM, VLLMLegacy, SGLang, TRTLLM, LlamaCPP} }
 
-// vllm reports whether d is one of vLLM's.
+// isVLLM reports whether d is one of vLLM's.
 func (d Dialect) vllm() bool { return d == VLLM || d == VLLMLegacy }
 
-// Config says what a server imitates, and around what. Zero fields have defaults.
+// Config configures an engine mock. Zero fields have defaults.
 type Config struct {
 	Dialect Dialect
-	// EngineVersion is the release of the engine that is imitated, where there are several; "" is the newest. See
+	// EngineVersion is the release of the mocked engine, if there are several; "" is the newest. See
 	// [EngineVersions].
 	EngineVersion string
-	// Open makes the engine of a data-parallel rank. The server runs it, and makes another one
-	// where what it imitates forgets its cache: on a restart and where the cache is reset. All
-	// have the same card, and should be a KVSource and a LoadSource.
+	// Open makes the engine of a data-parallel rank. The server runs it, and makes another one when the
+	// mocked engine would lose its cache: on a restart and on a cache reset. All have the same card, and
+	// should be a KVSource and a LoadSource.
 	Open  func(rank int) (engine.Engine, error)
 	Ranks int // 1
-	// Pipe is between text and tokens. It may be nil: then there are no endpoints with text. Where it has a
-	// Family, the model sees the media of that.
+	// Pipe converts between text and tokens. It may be nil: then there are no endpoints with text. If it has
+	// a Family, the model accepts that family's media.
 	Pipe *prep.Pipeline
-	// Fetch is for media behind URLs of http and https; nil refuses those. MediaLimits are how many objects of a kind
-	// a prompt may show (--limit-mm-per-prompt), where that is bounded.
+	// Fetch loads media from http and https URLs; nil refuses them. MediaLimits are how many objects of a
+	// kind a prompt may contain (--limit-mm-per-prompt); kinds without an entry have no limit.
 	Fetch       Fetch
 	MediaLimits map[media.Kind]int
-	// ProcessorArgs are the arguments with which the engine calls the processor of its model's media
-	// (--mm-processor-kwargs): a JSON object; "" for none.
+	// ProcessorArgs are the engine's arguments to its media processor (--mm-processor-kwargs): a JSON object;
+	// "" for none.
 	ProcessorArgs string
-	// Models are the served names, the first the model's own; those of the card.
+	// Models are the served names, the first the model's own; the card's by default.
 	Models []string
-	// Root is what /v1/models calls the model's root; the first name.
+	// Root is the model's root in /v1/models; the first name by default.
 	Root string
-	// Adapters are LoRA adapters that are loaded from the start.
+	// Adapters are LoRA adapters which are loaded from the start.
 	Adapters []Adapter
 
-	// HTTPAddr is HOST:PORT of the server; 127.0.0.1:0. KVEvents, KVReplay and Snapshot are
-	// endpoints of ZeroMQ (tcp://127.0.0.1:5557, tcp://*:5557), that of rank i at port + i, or at
-	// free ports if the port is 0; "" has none. An endpoint without wildcard for KVEvents
-	// is bound too, unless Dial says to connect, as vLLM would.
+	// HTTPAddr is HOST:PORT of the server; 127.0.0.1:0. KVEvents, KVReplay and Snapshot are ZeroMQ endpoints
+	// (tcp://127.0.0.1:5557, tcp://*:5557). Rank i uses port + i, or a free port if the port is 0; "" has
+	// none. An endpoint without wildcard for KVEvents is bound too, unless Dial is Connect; vLLM itself would
+	// connect.
 	HTTPAddr                     string
 	KVEvents, KVReplay, Snapshot string
 	Dial                         Dial
-	Topic                        string // of events; may have any text
+	Topic                        string // of events; any text
 	// BufferSteps bounds the batches kept for replay; 10,000. FirstSeq is the number of the first: 0.
 	BufferSteps int
 	FirstSeq    uint64
 
-	// Seed makes the engine's names of blocks and draws faults.
+	// Seed determines the engine's block names and random faults.
 	Seed uint64
-	// KeepAlive is how long an idle connection stays open: 5 s as vLLM's; -1 is no bound.
+	// KeepAlive is how long an idle connection stays open: 5 s as vLLM's; -1 is unlimited.
 	KeepAlive time.Duration
 	// Ping is the silence after which llama.cpp writes a comment into a stream; 30 s.
 	Ping time.Duration
 	// Slots is how many requests llama.cpp serves at once; 4.
 	Slots int
-	// Startup is for how long the server answers 503 after its start.
+	// Startup is how long the server answers 503 after its start.
 	Startup time.Duration
 	// MaxBody bounds the body of a request; 32 MiB.
 	MaxBody int64
-	// Features switches what versions and settings of engines have or lack.
+	// Features switches features of engine versions and settings.
 	Features Features
 	// Faults are set from the start; see [Server.Faults].
 	Faults []Fault
-	// Headers are added to every answer of a request.
+	// Headers are added to every response.
 	Headers map[string]string
-	// APIKey, if not empty, must be shown as a bearer of /v1 and the engine's own generate paths.
+	// APIKey, if not empty, is required as the bearer token of /v1 and the engine's own generate paths.
 	APIKey string
 }
 
-// Dial says who connects where events are published.
+// Dial says which side connects for events.
 type Dial uint8
 
-// The ways: the server listens, or it connects to a subscriber that does.
+// The server listens, or it connects to a subscriber that does.
 const (
 	Bind Dial = iota
 	Connect
 )
 
-// Switch turns something of an engine on or off; the zero value is how the engine
-// comes.
+// Switch turns a feature of an engine on or off; the zero value is the engine's default.
 type Switch uint8
 
 // The positions.
@@ -122,47 +120,47 @@ const (
 	Off
 )
 
-// on reports the position, which is usual unless said.
+// isOn reports the position; usual is the default.
 func (s Switch) on(usual bool) bool { return s == On || s != Off && usual }
 
-// Features are what versions and settings of engines have or lack.
+// Features are features of engine versions and settings.
 type Features struct {
 	Tokens  Switch // vLLM's /inference/v1/generate and render endpoints; on for "vllm"
 	Details Switch // vLLM reports cached tokens (--enable-prompt-tokens-details); on
 	Metrics Switch // /metrics exists; on
-	Dev     Switch // vLLM's development endpoints (sleep, reset of the cache); on
-	// Cumulative has SGLang's stream repeat what it said before; on, as SGLang does.
+	Dev     Switch // vLLM's development endpoints (sleep, cache reset); on
+	// Cumulative makes SGLang's stream repeat its earlier output; on, as in SGLang.
 	Cumulative Switch
-	// ExtraKeys has vLLM's events tell of cache salts, as they do not before 0.17; on.
+	// ExtraKeys adds cache salts to vLLM's events; versions before 0.17 lack them; on.
 	ExtraKeys Switch
-	// UUIDs has the engine know media by what clients call them; on but for SGLang, which has no word for it in its
-	// OpenAI API. vLLM is so unless both its caches of media and of prefixes are off.
+	// UUIDs makes the engine identify media by the client's UUIDs; on except for SGLang, whose OpenAI API has
+	// no field for them. In vLLM it is off only if both its media cache and its prefix cache are off.
 	UUIDs Switch
-	// MapEvents has events as maps; on for all but "vllm-legacy" and releases of SGLang which have arrays.
+	// MapEvents encodes events as maps; on for all but "vllm-legacy" and releases of SGLang with arrays.
 	MapEvents Switch
-	// Push has TensorRT-LLM publish events over ZeroMQ too, which empties its pulled list;
-	// on if KVEvents is set.
+	// Push makes TensorRT-LLM publish events over ZeroMQ too, which empties its pulled list; on if KVEvents
+	// is set.
 	Push Switch
-	// BinaryHashes has names of blocks as 32 bytes in place of integers; off.
+	// BinaryHashes encodes names of blocks as 32 bytes instead of integers; off.
 	BinaryHashes Switch
 	// Duplicates stores every block twice, and removes it twice; off.
 	Duplicates Switch
-	// Offload says of every stored block once more that it is in host memory, without
-	// its tokens as vLLM's CPU offloading does; off.
+	// Offload publishes every stored block once more as being in host memory, without its tokens, as vLLM's
+	// CPU offloading does; off.
 	Offload Switch
-	// Hybrid publishes the events of a second, sliding-window group, whose hashes are fewer than its
-	// tokens; off.
+	// Hybrid publishes the events of a second, sliding-window group, which have fewer hashes than their
+	// tokens fill; off.
 	Hybrid Switch
-	// Sequences has vLLM take the first 32 pictures of a JPEG sequence, at one a second, and SGLang take none;
-	// Sampling has both sample two frames a second of other videos. Without, the model's processor is given every
-	// frame. RoundUp has sounds of other rates than 16 kHz rounded up to whole samples. On.
+	// Sequences makes vLLM use the first 32 pictures of a JPEG sequence, at one a second, and SGLang none;
+	// Sampling makes both sample two frames a second of other videos. Without it, the model's processor
+	// receives every frame. RoundUp rounds sounds of other rates than 16 kHz up to whole samples. On.
 	Sequences, Sampling, RoundUp Switch
 }
 
 // Adapter is a LoRA adapter.
 type Adapter struct{ Name, Path string }
 
-// ensureDefaults fills in what is zero.
+// ensureDefaults fills in zero fields.
 func (c *Config) ensureDefaults() {
 	set := func(field *int, v int) {
 		if *field == 0 {
@@ -186,8 +184,7 @@ func (c *Config) ensureDefaults() {
 	}
 }
 
-// Validate reports every problem at once but that Open is missing. It judges c with its defaults
-// filled in.
+// Validate reports every problem at once, except a missing Open. It validates c with defaults filled in.
 func (c *Config) Validate() error {
 	d := *c
 	d.ensureDefaults()
@@ -218,7 +215,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// dialectNames are the dialects, for people.
+// dialectNames lists the dialects, for people.
 func dialectNames() string {
 	var names []string
 	for _, d := range Dialects() {

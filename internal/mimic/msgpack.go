@@ -7,8 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// What there is of msgpack in the events of engines, in the shortest form as their encoders
-// write it.
+// The parts of msgpack which occur in the events of engines, in the shortest form, as their encoders write
+// it.
 
 func packNil(b []byte) []byte { return append(b, 0xc0) }
 
@@ -97,7 +97,7 @@ func packTokens(b []byte, tokens []kv.Token) []byte {
 	return b
 }
 
-// packOptional writes s, or nil if there is none.
+// packOptional writes s, or nil if s is empty.
 func packOptional(b []byte, s string) []byte {
 	if s == "" {
 		return packNil(b)

@@ -16,8 +16,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// openaiRequest is a request to /v1/completions or /v1/chat/completions with the fields that the
-// engines have beside OpenAI's. What nobody here understands is ignored, as the engines do.
+// openaiRequest is a request to /v1/completions or /v1/chat/completions, with the engines' extra fields. It
+// ignores unknown fields, as the engines do.
 type openaiRequest struct {
 	Model               string            `json:"model"`
 	Prompt              json.RawMessage   `json:"prompt"`
@@ -44,7 +44,7 @@ type openaiRequest struct {
 	ReturnTokens     bool            `json:"return_token_ids"`
 	TokenNames       bool            `json:"return_tokens_as_token_ids"`
 	Detokenize       *bool           `json:"detokenize"`       // TensorRT-LLM's
-	PromptTokens     []kv.Token      `json:"prompt_token_ids"` // likewise, of chats
+	PromptTokens     []kv.Token      `json:"prompt_token_ids"` // TensorRT-LLM's, for chats
 	CacheSalt        string          `json:"cache_salt"`
 	ExtraKey         string          `json:"extra_key"` // SGLang's
 	RequestID        string          `json:"request_id"`
@@ -61,8 +61,8 @@ type openaiRequest struct {
 	TimingsPerToken  bool            `json:"timings_per_token"`
 }
 
-// drawing are the fields about how tokens are drawn that requests of OpenAI's API, of vLLM's for
-// tokens and of SGLang's own have under the same names.
+// samplingFields are the sampling fields which have the same names in OpenAI's API, in vLLM's token API and
+// in SGLang's own API.
 type drawing struct {
 	N           *int               `json:"n"`
 	Temperature *float64           `json:"temperature"`
@@ -78,7 +78,7 @@ type drawing struct {
 	IgnoreEOS   bool               `json:"ignore_eos"`
 }
 
-// of completes it to what an engine is asked for.
+// withSeed completes the fields with a seed.
 func (d *drawing) of(seed *int64) sampling {
 	return sampling{d.Temperature, d.TopP, d.MinP, d.Repetition, d.TopK, d.Presence, d.Frequency, seed, d.Bias}
 }
@@ -88,7 +88,7 @@ type streamOptions struct {
 	Continuous bool `json:"continuous_usage_stats"`
 }
 
-// texts is a string or several.
+// stringList is a string or a list of strings.
 type texts []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -103,11 +103,11 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(t))
 }
 
-// prompt is one prompt of a request; text is what it was, if it was one.
+// prompt is one prompt of a request; text is its text if the request had one.
 type prompt struct {
 	tokens []kv.Token
 	text   string
-	// media are where the prompt shows some, and sights who they are, in order.
+	// media are the positions of the prompt's media, and objects the media, in the same order.
 	media  []kv.Media
 	sights []sight
 }
@@ -161,7 +161,7 @@ func (s *Server) readPrompts(raw json.RawMessage) ([]prompt, error) {
 	return all, nil
 }
 
-// encode makes a prompt of a text.
+// encodePrompt makes a prompt of a text.
 func (s *Server) encode(text string) (prompt, error) {
 	if s.cfg.Pipe == nil {
 		return prompt{}, fault.New(fault.Invalid, "the server has no tokenizer: give token ids")
@@ -196,7 +196,7 @@ func (s *Server) chatPrompt(ctx context.Context, q *openaiRequest) (prompt, erro
 	return p, s.expand(ctx, &p, want, nil)
 }
 
-// readMessage reads one turn.
+// readMessage reads one message.
 func (s *Server) readMessage(raw json.RawMessage, c *prep.Chat, want *[]wanted) (prep.Message, error) {
 	var in struct {
 		Role       string          `json:"role"`
@@ -230,7 +230,7 @@ func notNull(raw json.RawMessage) []byte {
 	return raw
 }
 
-// sampling is what engines have in common of how tokens are drawn.
+// samplingParams are the sampling parameters which the engines have in common.
 type sampling struct {
 	temperature, topP, minP, repetition *float64
 	topK                                *int
@@ -239,7 +239,7 @@ type sampling struct {
 	bias                                map[string]float32
 }
 
-// read returns the contract's form. Without a seed a new one is drawn.
+// toEngine returns the parameters in the engine contract's form. Without a seed it uses a new one.
 func (q *sampling) read(s *Server) (engine.Sampling, error) {
 	or := func(v *float64, usual float64) float64 {
 		if v == nil {
@@ -269,7 +269,7 @@ func (q *sampling) read(s *Server) (engine.Sampling, error) {
 	return out, nil
 }
 
-// call is a decoded request on its way: what it asks of the engine, and how it is answered.
+// apiCall is a decoded request: its prompts for the engine, and how it is answered.
 type call struct {
 	id      string // "cmpl-…"
 	model   string
@@ -285,20 +285,20 @@ type call struct {
 	began   time.Time
 }
 
-// newCall makes the asks of a request.
+// newCall decodes a request.
 func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, error) {
 	c := &call{model: q.Model, chat: chat, created: time.Now().Unix(), q: q, n: 1, top: -1, began: time.Now()}
 	if c.model == "" {
 		c.model = s.cfg.Models[0]
 	}
 	adapter, ok := s.model(q.Model)
-	if s.cfg.Dialect == SGLang { // which takes any name, and an adapter behind a colon
+	if s.cfg.Dialect == SGLang { // accepts any name, with an adapter after a colon
 		_, name, _ := strings.Cut(q.Model, ":")
 		if adapter, ok = s.sglangAdapter(name); !ok {
 			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", name)
 		}
 	}
-	if !ok && s.cfg.Dialect != LlamaCPP { // which takes any name
+	if !ok && s.cfg.Dialect != LlamaCPP { // accepts any name
 		return nil, fault.New(fault.NotFound, "The model `%s` does not exist.", q.Model)
 	}
 	if q.LoRAPath != "" {
@@ -337,7 +337,7 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*call, e
 	return c, s.addAsks(c, salt)
 }
 
-// addAsks turns the prompts into asks.
+// addPrompts converts the prompts to engine requests.
 func (s *Server) addAsks(c *call, salt kv.Salt) error {
 	q := c.q
 	draw := q.of(q.Seed)
@@ -374,7 +374,7 @@ func withoutEmpty(list []string) []string {
 	return out
 }
 
-// limit is how many tokens an answer may have.
+// outputLimit is how many tokens an answer may have.
 func (s *Server) limit(prompt int, q *openaiRequest, chat bool) (int, error) {
 	room := s.card.ContextLength - prompt
 	asked := q.MaxTokens
@@ -399,7 +399,8 @@ func (s *Server) limit(prompt int, q *openaiRequest, chat bool) (int, error) {
 	return min(*asked, room), nil
 }
 
-// logprobs reads how many alternatives are asked for: a number in completions, a flag and a number in chats.
+// logprobCount reads how many alternatives are requested: a number in completions, a flag and a number in
+// chats.
 func (q *openaiRequest) logprobs(chat bool) (int, error) {
 	raw := notNull(q.Logprobs)
 	if raw == nil {
@@ -439,7 +440,7 @@ func rankOf(r *http.Request, fields ...*int) *int {
 	return nil
 }
 
-// requestID is what the answer calls itself.
+// requestID is the id of the answer.
 func requestID(r *http.Request, q *openaiRequest, s *Server) string {
 	prefix := "cmpl-"
 	if len(q.Messages) > 0 {
@@ -459,10 +460,10 @@ func requestID(r *http.Request, q *openaiRequest, s *Server) string {
 // freshID is a random-looking id of 32 hex digits.
 func (s *Server) freshID() string { return fmt.Sprintf("%016x%016x", s.draw(), s.draw()) }
 
-// usage counts the tokens of a whole answer.
+// usage counts the tokens of a complete answer.
 type usage struct{ prompt, completion, cached int }
 
-// tokens counts a call's prompts.
+// promptTokens counts the tokens of the call's prompts.
 func (c *call) tokens() int {
 	n := 0
 	for _, p := range c.prompts {
@@ -471,13 +472,13 @@ func (c *call) tokens() int {
 	return n
 }
 
-// usageBody is what is said of tokens. Cached tokens are said with the whole only.
+// usageBody encodes usage. Cached tokens are reported only with the complete usage.
 func (s *Server) usageBody(u usage, withCached bool) object {
 	o := object{"prompt_tokens": u.prompt, "total_tokens": u.prompt + u.completion, "completion_tokens": u.completion}
 	if s.cfg.Dialect.vllm() || s.cfg.Dialect == SGLang {
 		o["prompt_tokens_details"] = nil
 	}
-	if s.release != nil && s.release.chats { // of the same age
+	if s.release != nil && s.release.chats { // of the same versions
 		o["reasoning_tokens"] = 0
 	}
 	if withCached && s.reports(u.cached) {
@@ -486,7 +487,8 @@ func (s *Server) usageBody(u usage, withCached bool) object {
 	return o
 }
 
-// reports says whether so many cached tokens show in usage. vLLM leaves a zero out, and so do older releases of SGLang.
+// reportsCached reports whether a number of cached tokens appears in usage. vLLM omits zero, and so do older
+// releases of SGLang.
 func (s *Server) reports(cached int) bool {
 	if cached == engine.CachedUnknown || !s.cfg.Features.Details.on(true) {
 		return false
@@ -494,7 +496,7 @@ func (s *Server) reports(cached int) bool {
 	return cached > 0 || !s.cfg.Dialect.vllm() && (s.release == nil || s.release.ready)
 }
 
-// known is how many cached tokens are told: fewer where a fault has them left out.
+// reportedCached is the number of cached tokens to report: unknown if a fault omits it.
 func (s *Server) known(cached int) int {
 	if _, hit := s.faults.strikes(FaultNoCached); hit {
 		return engine.CachedUnknown
@@ -549,7 +551,7 @@ func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
 	}
 }
 
-// piece is what a part says of its choice, in the dialect's form.
+// choiceBody encodes a part of a choice in the dialect's format.
 func (s *Server) piece(c *call, p *part, first bool) object {
 	o := object{"index": p.prompt*c.n + p.choice, "logprobs": nil, "finish_reason": nil}
 	if p.reason != "" {
@@ -579,19 +581,19 @@ func (s *Server) piece(c *call, p *part, first bool) object {
 	return o
 }
 
-// message is an answer of a chat.
+// chatMessage encodes the message of a chat answer.
 func (s *Server) message(text string) object {
 	o := object{"role": "assistant", "content": text, "tool_calls": []object{}}
 	if s.release != nil {
 		o["reasoning_content"], o["tool_calls"] = nil, nil
-		if s.release.ready { // of the same age
+		if s.release.ready { // of the same versions
 			delete(o, "tool_calls")
 		}
 	}
 	return o
 }
 
-// tokensField is where a choice has its tokens.
+// tokensField is the name of a choice's field with its tokens.
 func (s *Server) tokensField(c *call) string {
 	if s.release != nil && s.release.ready && c.chat {
 		return "response_token_ids"
@@ -606,12 +608,12 @@ func orEmpty(t []kv.Token) []kv.Token {
 	return t
 }
 
-// head is what all chunks of an answer begin with.
+// newBody returns the fields which all chunks of an answer start with.
 func (c *call) head(kind string) object {
 	return object{"id": c.id, "object": kind, "created": c.created, "model": c.model}
 }
 
-// streamCall answers with a stream.
+// streamAnswer answers with a stream.
 func (s *Server) streamCall(ctx context.Context, w http.ResponseWriter, c *call, a *answer, f *fate, m *measure) {
 	st := newStream(w)
 	kind := "text_completion"
@@ -723,7 +725,7 @@ func (s *Server) streamError(status int, message string) any {
 	return object{"error": body}
 }
 
-// wholeCall answers with one object.
+// wholeAnswer answers with one object.
 func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, a *answer, f *fate, m *measure) {
 	whole := make([]part, c.n*len(c.prompts))
 	seen := make([]bool, len(whole))
@@ -802,7 +804,7 @@ func (s *Server) wholeCall(ctx context.Context, w http.ResponseWriter, c *call, 
 	writeJSON(w, http.StatusOK, out)
 }
 
-// logprobs is what a part says of its tokens, as completions or chats have it.
+// logprobsBody encodes the log-probabilities of a part, in the format of completions or chats.
 func (s *Server) logprobs(c *call, p *part) object {
 	name := func(t kv.Token) string {
 		if s.cfg.Pipe == nil || c.q.TokenNames {

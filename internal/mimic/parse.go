@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ParseFault reads a fault as a command line has it: KIND, and after commas count=N, skip=N,
-// probability=P, after=TOKENS, status=N and for=DURATION, as far as they are said.
+// ParseFault parses a fault of a command line: KIND, and after commas count=N, skip=N, probability=P,
+// after=TOKENS, status=N and for=DURATION, all optional.
 func ParseFault(text string) (Fault, error) {
 	kind, rest, _ := strings.Cut(text, ",")
 	f := Fault{Kind: FaultKind(kind)}
@@ -43,7 +43,7 @@ func ParseFault(text string) (Fault, error) {
 	return f, nil
 }
 
-// fields are the items between commas; none of "".
+// splitItems splits the items between commas; none for "".
 func fields(text string) []string {
 	if text == "" {
 		return nil
@@ -51,7 +51,7 @@ func fields(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// features are the switches by the names of a command line.
+// switches returns the switches by their command-line names.
 func (f *Features) features() map[string]*Switch {
 	return map[string]*Switch{
 		"tokens": &f.Tokens, "details": &f.Details, "metrics": &f.Metrics, "dev": &f.Dev, "cumulative": &f.Cumulative, "map-events": &f.MapEvents, "extra-keys": &f.ExtraKeys, "uuids": &f.UUIDs,
@@ -60,7 +60,7 @@ func (f *Features) features() map[string]*Switch {
 	}
 }
 
-// Set reads one switch as a command line has it: NAME=on or NAME=off.
+// Set parses one switch of a command line: NAME=on or NAME=off.
 func (f *Features) Set(text string) error {
 	name, value, _ := strings.Cut(text, "=")
 	all := f.features()

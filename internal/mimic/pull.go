@@ -2,13 +2,13 @@ package mimic
 
 import "context"
 
-// pulled is one event of TensorRT-LLM's list.
+// pulledEvent is one event of TensorRT-LLM's list.
 type pulled struct {
 	ID   uint64 `json:"event_id"`
 	Data any    `json:"data"`
 }
 
-// What data is, by its type.
+// The data of an event, by its type.
 type (
 	pulledCreated struct {
 		Type   string `json:"type"` // created
@@ -44,16 +44,17 @@ type (
 	}
 )
 
-// maxPulled bounds the list, as kv_cache_config.event_buffer_max_size does: the oldest events are
-// lost, and a gap in their numbers shows it.
+// maxPulled bounds the list, as kv_cache_config.event_buffer_max_size does: the oldest events are lost, and a
+// gap in their numbers shows it.
 const maxPulled = 16_384
 
-// pulls reports whether changes go into the list.
+// usesPulledList reports whether changes go into the list.
 func (f *feed) pulls() bool {
 	return f.cfg.Dialect == TRTLLM && !f.cfg.Features.Push.on(f.cfg.KVEvents != "")
 }
 
-// begin publishes the first event: of TensorRT-LLM's list the size of the cache, of SGLang that it is empty.
+// publishFirst publishes the first event: the size of the cache in TensorRT-LLM's list, an empty cache for
+// SGLang.
 func (f *feed) begin(blocks int) {
 	if f.cfg.Dialect == SGLang {
 		f.clear()
@@ -66,7 +67,7 @@ func (f *feed) begin(blocks int) {
 	}
 }
 
-// keepPulled appends changes to the list. The feed is locked.
+// appendPulledLocked appends changes to the list.
 func (f *feed) keepPulled(changes []change) {
 	for i := range changes {
 		c := &changes[i]
@@ -105,7 +106,7 @@ func (f *feed) keepPulled(changes []change) {
 	}
 }
 
-// addPulled appends one event. The feed is locked.
+// addPulledLocked appends one event.
 func (f *feed) addPulled(data any) {
 	e := pulled{f.mu.event, data}
 	f.mu.event++
@@ -136,14 +137,14 @@ func (f *feed) awaitPulled(ctx context.Context) {
 	}
 }
 
-// drain returns the list and empties it.
+// drainPulled returns the list and empties it.
 func (f *feed) drain() []pulled {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.mu.pulled
 	f.mu.pulled = nil
 	select {
-	case <-f.news: // these are no news any more
+	case <-f.news: // the list has no new events any more
 	default:
 	}
 	if _, lost := f.faults.strikes(FaultDropEvents); lost || all == nil {

@@ -24,10 +24,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipeline is the built-in one, opened once.
+// pipeline is the built-in pipeline, opened once.
 var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open(chat.Ref{Kind: "builtin"}) })
 
-// shape is what the simulated engines of tests have: small blocks and little room, and no time.
+// shape is the shape of the tests' simulated engines: small blocks and few of them, and no delays.
 type shape struct {
 	blocks, size, context int
 	speedup               float64
@@ -92,7 +92,7 @@ func start(t testing.TB, cfg mimic.Config) *mimic.Server {
 	return s
 }
 
-// client is one without kept connections, so that nothing is left of it.
+// client has no kept-alive connections, so that no goroutine remains.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 }
@@ -123,7 +123,7 @@ func do(ctx context.Context, s *mimic.Server, method, path, body string, headers
 	return client().Do(req)
 }
 
-// post asks and reads the JSON of the answer.
+// post sends a request and decodes the JSON of the answer.
 func post(t testing.TB, s *mimic.Server, path string, body any) map[string]any {
 	t.Helper()
 	data, err := json.Marshal(body)
@@ -158,7 +158,7 @@ func events(t testing.TB, body string) []string {
 	return out
 }
 
-// at digs into JSON: keys and indexes.
+// at returns a nested value of JSON by keys and indexes.
 func at(t testing.TB, v any, path ...any) any {
 	t.Helper()
 	for i, p := range path {
@@ -189,7 +189,7 @@ func prompt(seed, n int) []int {
 	return out
 }
 
-// pretty is JSON with what differs from run to run replaced.
+// decoded is JSON with the values replaced that vary between runs.
 func decoded(t testing.TB, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}

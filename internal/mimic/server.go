@@ -16,7 +16,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Server imitates one engine. Create it with [New].
+// Server mocks one engine. Create it with [New].
 type Server struct {
 	cfg     Config
 	card    engine.Card
@@ -26,35 +26,34 @@ type Server struct {
 	first   []engine.Engine // of the ranks, until Run
 	stats   stats
 	release *sglangRelease // of SGLang; nil otherwise
-	media   *loading       // how media become tokens; nil without a pipeline
+	media   *loading       // computes media tokens; nil without a pipeline
 	slots   *slots         // of llama.cpp; nil otherwise
 	began   time.Time
 	closed  sync.Once
-	// errands are for Run to do; ended is closed when it does none any more.
+	// tasks are executed by Run; ended is closed when Run no longer executes any.
 	errands chan errand
 	ended   chan struct{}
 
-	turn atomic.Uint64 // of ranks, and of what is drawn
+	turn atomic.Uint64 // for choosing ranks and for random numbers
 	mu   struct {
 		sync.Mutex
 		conns    map[net.Conn]struct{}
 		adapters []Adapter // ascending
-		// Of SGLang's adapters: those which were unloaded, and how often each was loaded since the start.
+		// Of SGLang's adapters: the unloaded ones, and how often each was loaded since the start.
 		unloaded map[string]Adapter
 		loads    map[string]int
-		asleep   int // level of sleep; 0 is awake
+		asleep   int // sleep level; 0 is awake
 		live     map[string]context.CancelFunc
-		// remembered are the media objects that the processor knows by name.
+		// remembered are the media objects which the processor has cached by name.
 		remembered map[string]known
-		processed  int                  // requests whose media others had processed
-		leases     map[string]time.Time // of what prefills keep for a decode, by request
+		processed  int                  // requests whose media another server had processed
+		leases     map[string]time.Time // of blocks which prefills keep for a decode, by request
 		fail       error
 		stop       context.CancelFunc
 	}
 }
 
-// New returns a server whose addresses are bound and which serves nothing until Run, or
-// everything that is wrong with cfg.
+// New returns a server whose addresses are bound and which serves nothing until Run, or every problem of cfg.
 func New(cfg Config) (*Server, error) {
 	cfg.ensureDefaults()
 	if err := cfg.validate(); err != nil {
@@ -109,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Run serves until ctx ends, and returns nil then. A server runs once.
+// Run serves until ctx ends, and then returns nil. A server runs once.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -143,7 +142,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, s.Close())
 }
 
-// attend waits for the end, and does errands.
+// runTasks executes tasks until the server ends.
 func (s *Server) attend(ctx context.Context, hs *http.Server, done <-chan error) error {
 	for {
 		select {
@@ -166,7 +165,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// failed ends Run with an error.
+// failRun ends Run with an error.
 func (s *Server) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +175,7 @@ func (s *Server) failed(err error) {
 	s.mu.stop()
 }
 
-// Close gives the addresses back. Run does so at its end.
+// Close releases the addresses. Run does so at its end.
 func (s *Server) Close() error {
 	s.closed.Do(func() {
 		_ = s.ln.Close()
@@ -205,7 +204,7 @@ func (s *Server) RankAddr(rank int) string { return s.ranks[rank].feed.bound[0] 
 // Faults returns the switches.
 func (s *Server) Faults() *Faults { return s.faults }
 
-// Card describes the model that is served.
+// Card describes the served model.
 func (s *Server) Card() engine.Card { return s.card }
 
 // Models returns the served names, the first the model's own.
@@ -222,16 +221,16 @@ func (s *Server) Subscribers() int {
 	return f.pub.Subscribers()
 }
 
-// errand is something that Run does for others.
+// task is a function which Run executes for another goroutine.
 type errand struct {
 	do   func(context.Context) error
-	done chan error // has room for one
+	done chan error // capacity of one
 }
 
-// errStopped is the error of an errand that nobody does any more.
+// errStopped is the error of a task that came after the end of Run.
 var errStopped = errors.New("the server has stopped")
 
-// perform has Run do something, once it runs.
+// performTask makes Run execute a function, once it runs, and returns its error.
 func (s *Server) perform(do func(context.Context) error) error {
 	e := errand{do, make(chan error, 1)}
 	select {
@@ -247,12 +246,12 @@ func (s *Server) perform(do func(context.Context) error) error {
 	}
 }
 
-// Restart forgets everything, as a process that was started anew: answers break off, connections
-// are lost, caches are empty and batches of events are numbered from the first again. It returns
-// when requests are served again.
+// Restart loses all state, as a restarted process does: answers break off, connections are lost, caches are
+// empty and batches of events are numbered from the first again. It returns when the server accepts requests
+// again.
 func (s *Server) Restart() error { return s.perform(s.restart) }
 
-// restart is Restart on Run's behalf.
+// restartEngines implements Restart within Run.
 func (s *Server) restart(ctx context.Context) error {
 	var gone []*life
 	for _, r := range s.ranks {
@@ -286,10 +285,10 @@ func (s *Server) restart(ctx context.Context) error {
 	return nil
 }
 
-// reset empties the caches, unless requests are running: then it is a Conflict.
+// resetCaches empties the caches, unless requests are running: then it is a Conflict.
 func (s *Server) reset() error { return s.perform(s.clear) }
 
-// clear is reset on Run's behalf.
+// clearCaches implements resetCaches within Run.
 func (s *Server) clear(ctx context.Context) error {
 	for i, r := range s.ranks {
 		l, err := r.take(true)
@@ -308,7 +307,7 @@ func (s *Server) clear(ctx context.Context) error {
 	return nil
 }
 
-// load is the load of all ranks.
+// loadOf is the load of a rank; false if its engine does not report it.
 func (s *Server) load(of *rank) (engine.Load, bool) {
 	l := of.now()
 	if l == nil {
@@ -321,10 +320,10 @@ func (s *Server) load(of *rank) (engine.Load, bool) {
 	return src.Load(), true
 }
 
-// draw returns a number that no other call gets.
+// nextRandom returns a number which is different in every call.
 func (s *Server) draw() uint64 { return splitmix.Mix(s.turn.Add(1)) }
 
-// choose returns the rank that serves a request: the one asked for, or that with the least to do.
+// chooseRank returns the rank that serves a request: the requested one, or the one with the least requests.
 func (s *Server) choose(asked *int) (*rank, error) {
 	if asked != nil {
 		if *asked < 0 || *asked >= len(s.ranks) {
@@ -346,7 +345,7 @@ func (s *Server) choose(asked *int) (*rank, error) {
 	return best, nil
 }
 
-// model says what a name of a request stands for: the model itself ("") or an adapter.
+// resolveModel returns what a request's model name means: the model itself ("") or an adapter.
 func (s *Server) model(name string) (adapter string, ok bool) {
 	if name == "" || slices.Contains(s.cfg.Models, name) {
 		return "", true
@@ -361,14 +360,14 @@ func (s *Server) model(name string) (adapter string, ok bool) {
 	return "", false
 }
 
-// adapters returns those that are loaded.
+// loadedAdapters returns the loaded adapters.
 func (s *Server) adapters() []Adapter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.mu.adapters)
 }
 
-// register has abort(id) end a request, until the returned function is called.
+// registerRequest makes abort(id) cancel a request, until the returned function is called.
 func (s *Server) register(id string, cancel context.CancelFunc) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,7 +379,7 @@ func (s *Server) register(id string, cancel context.CancelFunc) func() {
 	}
 }
 
-// abort ends a request; "" ends all.
+// abortRequest cancels a request; "" cancels all.
 func (s *Server) abort(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// sglang is the HTTP of SGLang.
+// routeSGLang registers the HTTP API of SGLang.
 func (s *Server) sglang(mux *http.ServeMux) {
 	mux.HandleFunc("POST /generate", s.sglangGenerate)
 	mux.HandleFunc("PUT /generate", s.sglangGenerate)
@@ -51,7 +51,7 @@ func (s *Server) sglang(mux *http.ServeMux) {
 	}
 }
 
-// oneOrMany is a value, or a list of one for each request of a batch.
+// oneOrMany is a value, or a list with one value for each request of a batch.
 type oneOrMany[T any] struct {
 	list []T
 	many bool
@@ -120,7 +120,7 @@ type sglangJob struct {
 	single bool // one choice
 }
 
-// jobs makes the asks of a request.
+// splitJobs converts the requests of a batch.
 func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error) {
 	n := max(len(q.Text.list), len(q.InputIDs.list))
 	if n == 0 || n > maxPrompts || len(q.Text.list) > 0 && len(q.InputIDs.list) > 0 {
@@ -189,7 +189,8 @@ func (q *sglangRequest) jobs(ctx context.Context, s *Server) ([]sglangJob, error
 	return out, nil
 }
 
-// show puts the media of request i into its prompt. Hashes that do not fit are passed over, as the engine does.
+// addMedia puts the media of request i into its prompt. It ignores hashes whose number differs from the
+// media's, as the engine does.
 func (q *sglangRequest) show(ctx context.Context, s *Server, p *prompt, i int, batch bool) error {
 	var want []wanted
 	for _, of := range [...]struct {
@@ -213,7 +214,7 @@ func (q *sglangRequest) show(ctx context.Context, s *Server, p *prompt, i int, b
 	return s.expand(ctx, p, want, hashes)
 }
 
-// mediaOf reads a text or a list of texts, of a batch a list of such.
+// stringsOf reads a text or a list of texts; in a batch, a list of those.
 func mediaOf(raw json.RawMessage, i int, batch bool) []string {
 	if batch {
 		var all []json.RawMessage
@@ -233,7 +234,7 @@ func mediaOf(raw json.RawMessage, i int, batch bool) []string {
 	return nil
 }
 
-// sglangState is what was said of one choice so far.
+// sglangState is the output of one choice so far.
 type sglangState struct {
 	text     string
 	tokens   []kv.Token
@@ -295,7 +296,7 @@ func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 	g.whole(ctx, r.Context(), w, a, f)
 }
 
-// sglangFail answers with an error of /generate, which has a form of its own.
+// sglangWriteError answers with an error of /generate, which has its own format.
 func (s *Server) sglangFail(w http.ResponseWriter, err error) {
 	status, message := statusOf(err)
 	if status == 0 {
@@ -316,7 +317,7 @@ type sglangAnswer struct {
 	rank   int
 }
 
-// add takes a part.
+// addPart appends a part to its choice.
 func (g *sglangAnswer) add(p *part) *sglangState {
 	st := &g.states[p.prompt][p.choice]
 	if st.tokens == nil {
@@ -337,7 +338,7 @@ func (g *sglangAnswer) add(p *part) *sglangState {
 	return st
 }
 
-// body is what is said of a choice: all so far, or the piece of it that is new.
+// choiceBody encodes a choice: all output so far, or only the new part.
 func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, logprobs []engine.Logprob) object {
 	st, job := &g.states[prompt][choice], &g.jobs[prompt]
 	id := job.id
@@ -352,7 +353,7 @@ func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, 
 	if len(g.s.ranks) > 1 {
 		meta["dp_rank"] = g.rank
 	}
-	if r.chats { // of the same age
+	if r.chats { // of the same versions
 		meta["reasoning_tokens"] = 0
 	}
 	if cached := g.s.known(st.cached); cached != engine.CachedUnknown {
@@ -409,7 +410,7 @@ func (g *sglangAnswer) body(prompt, choice int, text string, tokens []kv.Token, 
 	return o
 }
 
-// ends marks what an abort left unfinished.
+// markAborted marks choices which an abort left unfinished.
 func (g *sglangAnswer) ends() {
 	for i := range g.states {
 		for j := range g.states[i] {
@@ -420,8 +421,8 @@ func (g *sglangAnswer) ends() {
 	}
 }
 
-// stream answers with a stream: what was said so far, again and again, unless it is told to say
-// only what is new.
+// streamAnswer answers with a stream: each chunk repeats all output so far, unless the request or the
+// settings ask for only the new output.
 func (g *sglangAnswer) stream(ctx, client context.Context, w http.ResponseWriter, a *answer, f *fate) {
 	st := newStream(w)
 	cumulative := g.s.cfg.Features.Cumulative.on(true) && (g.q.Incremental == nil || !*g.q.Incremental)
@@ -437,7 +438,7 @@ func (g *sglangAnswer) stream(ctx, client context.Context, w http.ResponseWriter
 	switch {
 	case client.Err() != nil:
 		return
-	case ctx.Err() != nil: // somebody aborted it
+	case ctx.Err() != nil: // the request was aborted
 		g.ends()
 		for i := range g.states {
 			for j := range g.states[i] {
@@ -454,7 +455,7 @@ func (g *sglangAnswer) stream(ctx, client context.Context, w http.ResponseWriter
 	st.flush()
 }
 
-// whole answers with one object, or a list of them for a batch.
+// wholeAnswer answers with one object, or a list of objects for a batch.
 func (g *sglangAnswer) whole(ctx, client context.Context, w http.ResponseWriter, a *answer, f *fate) {
 	err := g.s.each(ctx, a, f, func() {}, func(p *part) error {
 		g.add(p)
@@ -502,14 +503,14 @@ func (s *Server) sglangModelInfo(w http.ResponseWriter, _ *http.Request) {
 		"has_image_understanding": s.sees(media.Image), "has_audio_understanding": s.sees(media.Audio), "model_type": "llama",
 		"architectures": []string{"LlamaForCausalLM"},
 	}
-	if s.release.ready { // of the same age
+	if s.release.ready { // of the same versions
 		o["served_model_name"], o["load_format"], o["disaggregation_mode"] = s.cfg.Models[0], "auto", "null"
 		o["reasoning_parser"], o["tool_call_parser"] = nil, nil
 	}
 	writeJSON(w, http.StatusOK, o)
 }
 
-// sglangServerInfo tells the arguments of the server, and where its events are.
+// sglangServerInfo serves the arguments of the server, and the addresses of its events.
 func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	size := s.blockSize()
 	o := object{
@@ -535,7 +536,7 @@ func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, o)
 }
 
-// sglangEvents tells where the events are. Subscribers add a rank to a port.
+// sglangEvents encodes the addresses of the events. Subscribers add their rank to a port.
 func (s *Server) sglangEvents(at string, size int) object {
 	host, port := hostPort(at)
 	o := object{
@@ -547,7 +548,7 @@ func (s *Server) sglangEvents(at string, size int) object {
 	return o
 }
 
-// hostPort takes a TCP endpoint apart; a wildcard is "*".
+// hostPort splits a TCP endpoint; a wildcard is "*".
 func hostPort(endpoint string) (host string, port int) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
@@ -590,7 +591,7 @@ func (s *Server) sglangLoads(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, o)
 }
 
-// sglangHealth generates a token to see whether that works.
+// sglangHealth generates a token to test the engine.
 func (s *Server) sglangHealth(w http.ResponseWriter, r *http.Request) {
 	a, err := s.generate(r.Context(), s.ranks[0], ask{req: &engine.Request{
 		ID: "HEALTH_CHECK_" + s.freshID(), Attempt: 1, Model: s.card.Name, Prompt: []kv.Token{0}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1},
@@ -672,7 +673,7 @@ func (s *Server) sglangTokenize(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wantsPrompt is what /tokenize says where it is given nothing that it takes.
+// promptError is the error of /tokenize for a request without exactly one accepted input.
 func (r *sglangRelease) wantsPrompt() string {
 	if r.chats {
 		return "Value error, Exactly one of 'prompt' or 'messages' must be provided."
@@ -735,8 +736,8 @@ func (s *Server) sglangLoadAdapter(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, object{"success": ok, "error_message": message, "loaded_adapters": loaded})
 }
 
-// sglangAdapter says what the name of an adapter stands for in the cache, "" for the model. An adapter that was unloaded is
-// loaded again, and what is cached from before is not found any more.
+// sglangAdapter returns the cache namespace of an adapter's name, "" for the model. An unloaded adapter is
+// loaded again, and does not find what it cached before.
 func (s *Server) sglangAdapter(name string) (adapter string, ok bool) {
 	s.mu.Lock()
 	if a, there := s.mu.unloaded[name]; there && !slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == name }) {

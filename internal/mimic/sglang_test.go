@@ -11,8 +11,8 @@ import (
 	"penstock/internal/mimic"
 )
 
-// releases are what each release of SGLang does with salts, as the real ones were seen to: the cached tokens of one prompt of
-// 96 tokens under these salts, one after the other.
+// releases holds what each release of SGLang does with salts, as observed at the real ones: the cached tokens
+// of one prompt of 96 tokens with these salts, in sequence.
 func releases() map[string][]float64 {
 	return map[string][]float64{
 		// cache_salt A, A, B, none; extra_key A, A, B, none
@@ -22,7 +22,7 @@ func releases() map[string][]float64 {
 	}
 }
 
-// TestSGLangSalts: which fields keep caches apart depends on the release.
+// TestSGLangSalts: the release decides which fields keep caches apart.
 func TestSGLangSalts(t *testing.T) {
 	for _, version := range mimic.EngineVersions(mimic.SGLang) {
 		t.Run(version, func(t *testing.T) {
@@ -63,8 +63,8 @@ func published(t *testing.T, in <-chan message, n int) (all []enginefeed.Event) 
 	return all
 }
 
-// TestSGLangEvents: a release with arrays has an event for each page, and names blocks by their tokens alone; a release
-// with maps has an event for a whole node, which names the salt.
+// TestSGLangEvents: a release with arrays has an event for each page, and names blocks by their tokens alone;
+// a release with maps has an event for a whole node, which names the salt.
 func TestSGLangEvents(t *testing.T) {
 	for _, c := range []struct {
 		version string
@@ -103,8 +103,8 @@ func TestSGLangEvents(t *testing.T) {
 	}
 }
 
-// TestSGLangAdapters: an adapter that was unloaded is loaded again by a request for it, and what it had cached is not found.
-// The events of older releases do not tell its blocks from the model's.
+// TestSGLangAdapters: an unloaded adapter is loaded again by a request for it, and does not find what it had
+// cached. The events of older releases do not distinguish its blocks from the model's.
 func TestSGLangAdapters(t *testing.T) {
 	for _, c := range []struct {
 		version string
@@ -143,7 +143,7 @@ func TestSGLangAdapters(t *testing.T) {
 	}
 }
 
-// TestSGLangStarts: while it starts it says so where its health is asked for, and serves the rest.
+// TestSGLangStarts: while it starts it answers health requests with 503, and serves the rest.
 func TestSGLangStarts(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.SGLang, Startup: time.Hour, Seed: 3})
 	for path, want := range map[string]int{"/health": 503, "/ready": 503, "/model_info": 200, "/v1/models": 200} {
@@ -153,7 +153,7 @@ func TestSGLangStarts(t *testing.T) {
 	}
 }
 
-// TestSGLangTextParts: parts of a message that are texts are one with spaces between them.
+// TestSGLangTextParts: text parts of a message are joined with spaces.
 func TestSGLangTextParts(t *testing.T) {
 	s := start(t, mimic.Config{Dialect: mimic.SGLang, Pipe: withTemplate(t), Seed: 3})
 	tokens := func(content string) string {

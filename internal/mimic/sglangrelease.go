@@ -10,36 +10,36 @@ import (
 	"penstock/core/splitmix"
 )
 
-// sglangRelease is how a release of SGLang differs from others, as its sources and its answers show.
+// sglangRelease holds the differences of a release of SGLang, as its sources and responses show.
 type sglangRelease struct {
 	version string
-	// maps has events as maps, not arrays.
+	// mapEvents encodes events as maps, not arrays.
 	maps bool
-	// isolates has fields of requests keep caches apart: none, extra_key alone, or cache_salt too.
+	// isolates says which request fields keep caches apart: none, extra_key alone, or cache_salt too.
 	isolates isolation
-	// namesSalts has salts in the names of blocks and in events, namesAdapters LoRA adapters. Without, blocks with the
-	// same tokens have one name.
+	// namesSalts includes salts in the names of blocks and in events, namesAdapters LoRA adapters. Without
+	// them, blocks with the same tokens have the same name.
 	namesSalts, namesAdapters bool
-	// announces has kv_events in /server_info, announcesReplay the port of replay in it.
+	// announces adds kv_events to /server_info, announcesReplay the replay port to it.
 	announces, announcesReplay bool
-	// replayTopic has topics in answers to requests for replay.
+	// replayTopic adds topics to responses of replay.
 	replayTopic bool
-	// stored and removed are how many blocks of a node one event has: one, or all.
+	// stored and removed are how many blocks of a node one event contains: one, or all.
 	stored, removed grouping
-	// takesHashes has mm_hashes name media.
+	// takesHashes makes mm_hashes name media.
 	takesHashes bool
-	// aggregate has /v1/loads sum the ranks up, and say little of each.
+	// aggregate makes /v1/loads sum the ranks, with fewer fields for each.
 	aggregate bool
-	// chats has /tokenize take conversations.
+	// chats makes /tokenize accept conversations.
 	chats bool
-	// ready has /ready.
+	// ready adds /ready.
 	ready bool
-	// retractions is what meta_info calls them; spans has weight_versions in it.
+	// retractions is their name in meta_info; spans adds weight_versions to it.
 	retractions string
 	spans       bool
 }
 
-// isolation says which fields of requests keep caches apart.
+// isolation says which request fields keep caches apart.
 type isolation uint8
 
 const (
@@ -48,7 +48,7 @@ const (
 	isolatesBySalt            // cache_salt and extra_key
 )
 
-// grouping says how many blocks one event has.
+// grouping says how many blocks one event contains.
 type grouping uint8
 
 const (
@@ -56,7 +56,7 @@ const (
 	perNode
 )
 
-// sglangReleases returns the releases that can be imitated, the oldest first.
+// sglangReleases returns the releases which can be mocked, the oldest first.
 func sglangReleases() []sglangRelease {
 	return []sglangRelease{
 		{version: "0.5.9", aggregate: true, retractions: "total_retractions"},
@@ -72,8 +72,8 @@ func sglangReleases() []sglangRelease {
 	}
 }
 
-// release returns the release of SGLang that is imitated, the newest unless another was asked for; nil for other engines
-// and for versions that are not known.
+// mockedRelease returns the mocked release of SGLang, the newest by default; nil for other engines and for
+// unknown versions.
 func (c *Config) release() *sglangRelease {
 	if c.Dialect != SGLang {
 		return nil
@@ -89,7 +89,7 @@ func (c *Config) release() *sglangRelease {
 	return &all[i]
 }
 
-// EngineVersions returns the versions of engines that can be imitated, the newest last; none where there is but one.
+// EngineVersions returns the engine versions which can be mocked, the newest last; none if there is only one.
 func EngineVersions(d Dialect) (versions []string) {
 	if d != SGLang {
 		return nil
@@ -100,17 +100,17 @@ func EngineVersions(d Dialect) (versions []string) {
 	return versions
 }
 
-// untold separates what events tell of a salt from what they do not.
+// hiddenSeparator separates the part of a salt which events show from the rest.
 const untold = "\x00"
 
-// told returns what events tell of a salt or of an adapter.
+// publicPart returns the part of a salt or of an adapter which events show.
 func told(text string) string {
 	before, _, _ := strings.Cut(text, untold)
 	return before
 }
 
-// namespace is what keeps the cache of a request apart. What is behind untold is in no event. openAI requests have their
-// fields joined by releases which know one of them alone.
+// cacheNamespace is the cache namespace of a request. Events do not show what follows hiddenSeparator.
+// Releases which know only one of the fields join both for requests of the OpenAI API.
 func (r *sglangRelease) namespace(cacheSalt, extraKey string, openAI bool) string {
 	switch r.isolates {
 	case isolatesNothing:
@@ -128,7 +128,7 @@ func (r *sglangRelease) namespace(cacheSalt, extraKey string, openAI bool) strin
 	return cacheSalt
 }
 
-// tells returns what events say of a salt.
+// publishedSalt returns the part of a salt which events show.
 func (r *sglangRelease) tells(salt kv.Salt) (say kv.Salt) {
 	if r.namesSalts {
 		say.Namespace = told(salt.Namespace)
@@ -139,8 +139,8 @@ func (r *sglangRelease) tells(salt kv.Salt) (say kv.Salt) {
 	return say
 }
 
-// name returns the name of a block behind parent, 0 at the beginning of a prompt. As the engine's, it is the same in every
-// life and in every engine. An adapter that was loaded again gives other names.
+// blockName returns the name of a block after parent, 0 at the start of a prompt. As in the engine, it is the
+// same in every instance and every engine. A reloaded adapter gives different names.
 func (r *sglangRelease) name(parent uint64, salt kv.Salt, tokens []kv.Token) uint64 {
 	h := fnv.New64a()
 	if parent == 0 && r.namesSalts {
@@ -157,7 +157,8 @@ func (r *sglangRelease) name(parent uint64, salt kv.Salt, tokens []kv.Token) uin
 	return max(splitmix.Mix(h.Sum64()), 1)
 }
 
-// group makes of changes the events that the release has: of one block each, or of as many as follow each other.
+// groupEvents splits or merges changes into the events of the release: one block each, or as many as follow
+// each other.
 func (r *sglangRelease) group(changes []change) (out []change) {
 	for i := range changes {
 		c := &changes[i]
@@ -173,7 +174,7 @@ func (r *sglangRelease) group(changes []change) (out []change) {
 	return out
 }
 
-// pages returns a change of one block each.
+// splitPages returns one change for each block.
 func (c *change) pages() (out []change) {
 	for i, name := range c.names {
 		one := *c
@@ -189,7 +190,7 @@ func (c *change) pages() (out []change) {
 	return out
 }
 
-// continues reports whether next can be in one event with c, before it.
+// isFollowedBy reports whether next can be in one event after c.
 func (c *change) continues(next *change) bool {
 	if c.kind != next.kind || c.medium != next.medium || c.kind == allCleared {
 		return false

@@ -9,9 +9,9 @@ import (
 	"penstock/core/kv"
 )
 
-// slots are llama.cpp's own cache: as many conversations as it serves at once, each with the tokens
-// that it computed last. A request gets the free slot that shares the longest prefix with it, if
-// that is worth it, or the one used least lately; it waits while all are taken.
+// slotPool is the slots of llama.cpp, its own cache: as many conversations as it serves at once, each with
+// the tokens which it computed last. A request gets the free slot with the longest common prefix if that is
+// long enough, else the least recently used one; it waits while all are busy.
 type slots struct {
 	mu struct {
 		sync.Mutex
@@ -26,19 +26,18 @@ type slots struct {
 type slot struct {
 	of *slots
 	id int
-	// Guarded by of.mu.
+	// Guarded by pool.mu.
 	tokens []kv.Token
 	used   uint64
 	busy   bool
-	// Of the request that has it.
+	// Of the request that uses it.
 	cached, prompt int
 	began          time.Time
 	first          time.Time
 	said           int
 }
 
-// similar is the share of a prompt that a slot must have for it to be preferred
-// (--slot-prompt-similarity).
+// minSimilarity is the share of a prompt which a slot must hold to be preferred (--slot-prompt-similarity).
 const similar = 0.10
 
 func newSlots(n int) *slots {
@@ -50,8 +49,8 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// take returns the slot for a prompt, once there is one: the one asked for, if one is. reuse
-// false computes the prompt anew.
+// acquireSlot returns the slot for a prompt, once there is one: the requested one, if any. With reuse false
+// the whole prompt is computed.
 func (s *slots) take(ctx context.Context, prompt []kv.Token, asked *int, reuse *bool) (*slot, error) {
 	pinned := asked != nil && *asked >= 0
 	if pinned && *asked >= len(s.mu.all) {
@@ -97,7 +96,7 @@ func (s *slots) take(ctx context.Context, prompt []kv.Token, asked *int, reuse *
 	}
 }
 
-// pick returns the free slot for a prompt; nil if none is free. s is locked.
+// pickLocked returns the free slot for a prompt; nil if none is free.
 func (s *slots) pick(prompt []kv.Token) *slot {
 	var near, oldest *slot
 	most := 0
@@ -118,7 +117,7 @@ func (s *slots) pick(prompt []kv.Token) *slot {
 	return oldest
 }
 
-// common counts the tokens with which both begin.
+// commonPrefix counts the tokens of the common prefix.
 func common(a, b []kv.Token) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -127,7 +126,7 @@ func common(a, b []kv.Token) int {
 	return n
 }
 
-// add takes what was said. No slot is fine.
+// addTokens records output. The slot may be nil.
 func (c *slot) add(tokens []kv.Token) {
 	if c == nil {
 		return
@@ -141,7 +140,7 @@ func (c *slot) add(tokens []kv.Token) {
 	c.tokens = append(c.tokens, tokens...)
 }
 
-// free gives the slot back.
+// releaseSlot returns the slot to the pool.
 func (c *slot) free() {
 	s := c.of
 	s.mu.Lock()
@@ -149,13 +148,13 @@ func (c *slot) free() {
 	s.mu.clock++
 	c.busy, c.used = false, s.mu.clock
 	if n := len(c.tokens); n > 0 && c.said > 0 {
-		c.tokens = c.tokens[:n-1] // the last token was drawn and not computed
+		c.tokens = c.tokens[:n-1] // the last token was sampled and not computed
 	}
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }
 
-// erase forgets what a slot has.
+// eraseSlot empties a slot.
 func (s *slots) erase(id int) (n int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +166,7 @@ func (s *slots) erase(id int) (n int, ok bool) {
 	return n, true
 }
 
-// count returns how many slots are taken and how many requests wait for one.
+// countBusy returns how many slots are busy and how many requests wait for one.
 func (s *slots) count() (busy, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +178,7 @@ func (s *slots) count() (busy, waiting int) {
 	return busy, s.mu.waiting
 }
 
-// forget empties all slots, as a restart does.
+// eraseAll empties all slots, as a restart does.
 func (s *slots) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +187,7 @@ func (s *slots) forget() {
 	}
 }
 
-// timings is what llama.cpp says of the time that an answer took.
+// llamaTimings are llama.cpp's timings of an answer.
 func (c *call) timings(predicted int) object { return c.slot.timings(predicted) }
 
 func (c *slot) timings(predicted int) object {

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// stats count what the metrics of engines tell.
+// serverStats counts what the engines' metrics report.
 type stats struct {
 	mu struct {
 		sync.Mutex
@@ -22,13 +22,13 @@ type stats struct {
 	}
 }
 
-// tally is what is counted of one rank.
+// rankCounters are the counters of one rank.
 type tally struct {
 	prompt, generated      uint64 // tokens
 	queries, hits          uint64 // tokens looked up in the prefix cache, and found
 	ended                  map[string]uint64
 	requests, aborted      uint64
-	adapters               map[string]int // requests that run
+	adapters               map[string]int // running requests
 	first, between, whole  histogram      // seconds
 	perToken               histogram
 	promptSize, outputSize histogram // tokens
@@ -80,14 +80,14 @@ func newTally() *tally {
 	}
 }
 
-// restart begins to count anew.
+// resetCounters resets all counters.
 func (s *stats) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.ranks = nil
 }
 
-// of returns the tally of a rank. s is locked.
+// rankLocked returns the counters of a rank.
 func (s *stats) of(rank int) *tally {
 	if s.mu.ranks == nil {
 		s.mu.ranks = map[int]*tally{}
@@ -100,7 +100,7 @@ func (s *stats) of(rank int) *tally {
 	return t
 }
 
-// measure follows one request.
+// requestStats measures one request.
 type measure struct {
 	stats       *stats
 	rank        int
@@ -110,7 +110,7 @@ type measure struct {
 	over        bool
 }
 
-// begin counts a request that was accepted.
+// startRequest counts an accepted request.
 func (s *stats) begin(rank, prompt int, adapter string) *measure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *stats) begin(rank, prompt int, adapter string) *measure {
 	return &measure{stats: s, rank: rank, adapter: adapter, began: time.Now(), prompt: prompt}
 }
 
-// tokens counts what was said.
+// countTokens counts output.
 func (m *measure) tokens(p *part) {
 	now := time.Now()
 	s := m.stats
@@ -141,7 +141,7 @@ func (m *measure) tokens(p *part) {
 	m.out += len(p.tokens)
 }
 
-// finished counts the end of a choice.
+// countFinish counts the end of a choice.
 func (m *measure) finished(reason string) {
 	s := m.stats
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (m *measure) finished(reason string) {
 	m.over = true
 }
 
-// cached counts what was found in the prefix cache.
+// countCached counts the tokens found in the prefix cache.
 func (m *measure) cached(u usage) {
 	s := m.stats
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (m *measure) cached(u usage) {
 	t.hits += uint64(max(u.cached, 0))
 }
 
-// end counts the end of a request.
+// finishRequest counts the end of a request.
 func (m *measure) end() {
 	s := m.stats
 	s.mu.Lock()
@@ -183,13 +183,13 @@ func (m *measure) end() {
 	}
 }
 
-// page is the text of metrics as Prometheus reads it: all samples of a name are together.
+// metricsPage is a page in Prometheus text format: all samples of a name are together.
 type page struct {
 	order    []string
 	families map[string]*strings.Builder
 }
 
-// family returns where the samples of a name are written.
+// familyText returns the builder for the samples of a name.
 func (p *page) family(kind, name string) *strings.Builder {
 	b := p.families[name]
 	if b == nil {
@@ -204,7 +204,7 @@ func (p *page) family(kind, name string) *strings.Builder {
 	return b
 }
 
-// add writes one sample.
+// addSample writes one sample.
 func (p *page) add(kind, name, labels string, v float64) {
 	sample(p.family(kind, name), name, labels, v)
 }
@@ -217,7 +217,7 @@ func sample(b *strings.Builder, name, labels string, v float64) {
 	b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + "\n")
 }
 
-// histogram writes one.
+// addHistogram writes a histogram.
 func (p *page) histogram(name, labels string, h *histogram) {
 	out := p.family("histogram", name)
 	comma := ""
@@ -236,7 +236,7 @@ func (p *page) histogram(name, labels string, h *histogram) {
 	sample(out, name+"_sum", labels, h.sum)
 }
 
-// write answers with the page.
+// writeTo answers with the page.
 func (p *page) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	for _, name := range p.order {
@@ -244,7 +244,7 @@ func (p *page) write(w http.ResponseWriter) {
 	}
 }
 
-// metrics serves a page, late where a fault wants it.
+// serveMetrics serves a page, delayed if a fault is due.
 func (s *Server) metrics(fill func(*page, int, *tally, engine.Load)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if x, hit := s.faults.strikes(FaultSlowMetrics); hit {
@@ -267,7 +267,7 @@ func (s *Server) metrics(fill func(*page, int, *tally, engine.Load)) http.Handle
 	}
 }
 
-// blockSize is the size of blocks as it is told.
+// reportedBlockSize is the block size to report; a fault doubles it.
 func (s *Server) blockSize() int {
 	if _, hit := s.faults.strikes(FaultBlockSize); hit {
 		return 2 * s.card.BlockSize
@@ -275,7 +275,7 @@ func (s *Server) blockSize() int {
 	return s.card.BlockSize
 }
 
-// share is used over total; 0 of nothing.
+// usedShare is used/total; 0 if total is 0.
 func share(used, total int) float64 {
 	if total == 0 {
 		return 0
@@ -283,7 +283,7 @@ func share(used, total int) float64 {
 	return float64(used) / float64(total)
 }
 
-// label writes a label's value.
+// formatLabel encodes a label.
 func label(name, v string) string { return name + `="` + v + `"` }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

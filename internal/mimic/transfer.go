@@ -9,7 +9,7 @@ import (
 	"penstock/core/splitmix"
 )
 
-// transferParams are vLLM's kv_transfer_params as its NIXL connector has them.
+// transferParams are vLLM's kv_transfer_params of its NIXL connector.
 type transferParams struct {
 	RemoteDecode  bool   `json:"do_remote_decode"`
 	RemotePrefill bool   `json:"do_remote_prefill"`
@@ -18,16 +18,16 @@ type transferParams struct {
 	Tokens        int    `json:"remote_num_tokens"`
 }
 
-// leaseTime is for how long a prefill keeps blocks for a decode (kv_lease_duration).
+// leaseTime is how long a prefill keeps blocks for a decode (kv_lease_duration).
 const leaseTime = 30 * time.Second
 
-// maxLeases bounds what is remembered of them.
+// maxLeases bounds the leases which are kept.
 const maxLeases = 1 << 16
 
-// transfer plays the part of a prefill or a decode instance: it returns what the answer says for
-// the other one, and how many tokens were in the cache or came from elsewhere. A prefill that did not
-// end by length says nothing, since there is nothing to go on with; a decode that does not know the
-// other's request computes everything again and says so to nobody.
+// transferKV behaves as a prefill or a decode instance. It returns the response's parameters for the other
+// instance, and how many tokens were cached or transferred. A prefill that did not end by length returns
+// none, since there is nothing to continue; a decode that does not know the other's request computes
+// everything again without reporting it.
 func (s *Server) transfer(c *call, reason string, cached int) (answer any, now int) {
 	raw := notNull(c.q.KVTransfer)
 	if raw == nil || !s.cfg.Dialect.vllm() {
@@ -65,12 +65,12 @@ func (s *Server) transfer(c *call, reason string, cached int) (answer any, now i
 	return out, cached
 }
 
-// engineID names a rank's engine towards others.
+// engineID names a rank's engine for other instances.
 func (s *Server) engineID(rank int) string {
 	return strconv.FormatUint(splitmix.Mix(s.cfg.Seed^0xe1d), 16) + "_dp" + strconv.Itoa(rank)
 }
 
-// host is where the side channel would be.
+// sideChannel is the address of the NIXL side channel.
 func (s *Server) host() (string, int) {
 	host, _, err := net.SplitHostPort(s.ln.Addr().String())
 	if err != nil {
@@ -79,8 +79,7 @@ func (s *Server) host() (string, int) {
 	return host, 5600
 }
 
-// lease notes that blocks are kept for a decode. Leases end by themselves: instances here do not
-// talk with each other.
+// addLease records that blocks are kept for a decode. Leases only expire: mock instances do not communicate.
 func (s *Server) lease(id string) {
 	now := time.Now()
 	s.mu.Lock()
@@ -91,7 +90,7 @@ func (s *Server) lease(id string) {
 	}
 }
 
-// expire drops the leases that are over. s.mu is locked.
+// expireLocked drops the expired leases.
 func (s *Server) expire(now time.Time) {
 	for id, end := range s.mu.leases {
 		if now.After(end) {
@@ -100,7 +99,7 @@ func (s *Server) expire(now time.Time) {
 	}
 }
 
-// leases counts those that hold.
+// countLeases counts the current leases.
 func (s *Server) leases() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +107,8 @@ func (s *Server) leases() int {
 	return len(s.mu.leases)
 }
 
-// contextOnly plays TensorRT-LLM's context server: its choices say how a generation server goes on.
+// addContextParams behaves as TensorRT-LLM's context server: its choices carry the parameters for a
+// generation server.
 func (s *Server) contextOnly(c *call, choices []object) {
 	raw := notNull(c.q.Disaggregated)
 	if raw == nil {

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// trtllm is the HTTP of TensorRT-LLM's server.
+// routeTRTLLM registers the HTTP API of TensorRT-LLM's server.
 func (s *Server) trtllm(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/completions", s.serveOpenAI(false))
 	mux.HandleFunc("POST /v1/chat/completions", s.serveOpenAI(true))
@@ -46,11 +46,11 @@ func (s *Server) trtServerInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// pullWait is how long a call for events waits for the first one.
+// pullWait is how long a request for events waits for the first event.
 const pullWait = 250 * time.Millisecond
 
-// trtEvents hands over the events of all ranks since the last call: they are then gone. While there is
-// none it waits a moment, as the engine does.
+// trtEvents returns the events of all ranks since the last call, and removes them. If there are none it waits
+// pullWait, as the engine does.
 func (s *Server) trtEvents(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), pullWait)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *Server) trtEvents(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, out)
 }
 
-// trtIterations tells statistics of the last iteration as JSON.
+// trtIterations serves statistics of the last iteration as JSON.
 func (s *Server) trtIterations(w http.ResponseWriter, r *http.Request) {
 	if x, hit := s.faults.strikes(FaultSlowMetrics); hit {
 		d := time.Duration(x.For)

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// vllm is the HTTP of vLLM.
+// routeVLLM registers the HTTP API of vLLM.
 func (s *Server) vllm(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/completions", s.awake(s.serveOpenAI(false)))
 	mux.HandleFunc("POST /v1/chat/completions", s.awake(s.serveOpenAI(true)))
@@ -49,7 +49,7 @@ func (s *Server) vllm(mux *http.ServeMux) {
 
 func (s *Server) ok(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
-// awake refuses requests while the engine sleeps.
+// requireAwake refuses requests while the engine sleeps.
 func (s *Server) awake(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -98,7 +98,7 @@ func (s *Server) vllmLoad(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{"server_load": n})
 }
 
-// vllmTokenize makes tokens of a text or of a conversation.
+// vllmTokenize tokenizes a text or a conversation.
 func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		openaiRequest
@@ -185,13 +185,13 @@ func (s *Server) unloadAdapter(w http.ResponseWriter, r *http.Request) {
 	s.said(w, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", q.Name))
 }
 
-// said answers with a text.
+// writeText answers with a text.
 func (s *Server) said(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte(text))
 }
 
-// sleep has the engine sleep, which empties the cache.
+// serveSleep makes the engine sleep, which empties the cache.
 func (s *Server) sleep(w http.ResponseWriter, r *http.Request) {
 	level := 1
 	if n, err := strconv.Atoi(r.URL.Query().Get("level")); err == nil && n > 0 {
@@ -223,7 +223,7 @@ func (s *Server) isSleeping(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{"is_sleeping": asleep})
 }
 
-// vllmReset empties the cache unless blocks are in use, and says nothing of which.
+// vllmReset empties the cache unless blocks are in use; its response does not say which.
 func (s *Server) vllmReset(w http.ResponseWriter, _ *http.Request) {
 	_ = s.reset()
 	w.WriteHeader(http.StatusOK)
@@ -244,13 +244,13 @@ func (s *Server) vllmAbort(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// vllmRender makes tokens of what a request would be answered from.
+// vllmRender tokenizes the prompt of a request.
 func (s *Server) vllmRender(chat bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
 			openaiRequest
-			Payload string `json:"mm_payload"`       // "none" leaves out what the processor made
-			Kwargs  *bool  `json:"return_mm_kwargs"` // likewise, of older versions
+			Payload string `json:"mm_payload"`       // "none" omits the processor's output
+			Kwargs  *bool  `json:"return_mm_kwargs"` // the same in older versions
 		}
 		if !s.body(w, r, &q) {
 			return
@@ -313,7 +313,7 @@ type generateRequest struct {
 	OutputMode    string          `json:"output_mode"`
 }
 
-// call makes a call of it.
+// toCall converts the request.
 func (g *generateRequest) call(s *Server, r *http.Request) (*call, error) {
 	p := g.Sampling
 	q := &openaiRequest{
@@ -355,7 +355,7 @@ func (g *generateRequest) id(r *http.Request, s *Server) string {
 	return s.freshID()
 }
 
-// show enters the media objects that the prompt shows.
+// addMedia adds the media objects of the features to the prompt.
 func (g *generateRequest) show(p *prompt) {
 	if g.Features == nil {
 		return
@@ -373,8 +373,8 @@ func (g *generateRequest) show(p *prompt) {
 	sort.Sort((*byPlace)(p))
 }
 
-// vllmGenerate serves /inference/v1/generate: tokens in, tokens out. Usage is told in streams
-// only, and there if it is asked for.
+// vllmGenerate serves /inference/v1/generate: tokens in, tokens out. Only streams report usage, and only on
+// request.
 func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 	var g generateRequest
 	if !s.body(w, r, &g) {
@@ -418,7 +418,7 @@ func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 	s.wholeTokens(ctx, w, &g, c, a, f, m)
 }
 
-// tokenPiece is a piece of a choice of tokens.
+// tokenChoice encodes a part of a choice of tokens.
 func (s *Server) tokenPiece(g *generateRequest, c *call, p *part) object {
 	o := object{"index": p.choice, "logprobs": nil, "finish_reason": nil, "token_ids": orEmpty(p.tokens)}
 	if p.reason != "" {
@@ -426,7 +426,7 @@ func (s *Server) tokenPiece(g *generateRequest, c *call, p *part) object {
 	}
 	if c.top >= 0 {
 		chat := *c
-		chat.chat = true // these have the form of chats, and name tokens by their ids
+		chat.chat = true // the format is that of chats, with tokens named by their ids
 		names := *c.q
 		names.TokenNames = true
 		chat.q = &names
@@ -473,7 +473,7 @@ func (s *Server) streamTokens(ctx context.Context, w http.ResponseWriter, g *gen
 	st.flush()
 }
 
-// aborted ends the stream of a request that somebody aborted; one whose client left is nobody's.
+// writeAborted ends the stream of an aborted request; if the client disconnected, the writes have no effect.
 func (s *Server) aborted(st *stream, c *call, ctx context.Context) {
 	for i := range c.n {
 		st.event(object{"request_id": c.id, "choices": []object{{"index": i, "logprobs": nil, "finish_reason": "abort", "token_ids": []int{}}}, "usage": nil})

@@ -15,7 +15,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
-// paths collects where JSON has values of which kinds.
+// paths collects the types of values at each path of a JSON document.
 type paths map[string]map[string]bool
 
 func (p paths) add(path string, v any) {
@@ -61,8 +61,8 @@ func (p paths) String() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// shapeOf is what an answer is made of. How many pieces a stream has is the machine's
-// affair: all pieces together have one shape.
+// shapeOf is the structure of an answer. The number of parts of a stream varies: all parts together have one
+// shape.
 func shapeOf(t *testing.T, status int, kind, body string) string {
 	t.Helper()
 	var out strings.Builder
@@ -101,7 +101,7 @@ func shapeOf(t *testing.T, status int, kind, body string) string {
 	return out.String()
 }
 
-// common are requests that every server with OpenAI's routes takes.
+// common are requests that every server with OpenAI's routes accepts.
 func common() [][3]string {
 	return [][3]string{
 		{"GET", "/health", ""},
@@ -189,8 +189,8 @@ func requestsOf(d mimic.Dialect) [][3]string {
 	}
 }
 
-// TestWire holds the paths, fields, kinds of values, statuses and metrics of every dialect
-// against files, which people compare with what the engines have.
+// TestWire compares the paths, fields, value types, statuses and metrics of every dialect with files, which
+// people compare with the engines.
 func TestWire(t *testing.T) {
 	type server struct {
 		dialect mimic.Dialect
@@ -232,7 +232,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// difference is the first line that differs, and what is around it.
+// difference is the first line that differs, with its context.
 func difference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(a), len(b)) {

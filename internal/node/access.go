@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// Access is what a client on this machine needs beside the URL of the HTTP API.
+// Access is what a client on this machine needs in addition to the URL of the HTTP API.
 type Access struct {
-	// CertFile is the file of the server's certificate, which a client can name as what it
-	// trusts; "" without TLS.
+	// CertFile is the server's certificate file, which a client can trust directly; "" without TLS.
 	CertFile string
-	// Name is a host that the certificate is for; "" if it is for that of the URL.
+	// Name is a host name that the certificate covers; "" if it covers the URL's host.
 	Name string
-	// KeyFile is the file with the keys of which a request shows one; "" without keys.
+	// KeyFile is the API key file, from which a request presents one key; "" without keys.
 	KeyFile string
 }
 
-// access returns what clients of this process need.
+// clientAccess returns what clients of this process need.
 func (p *process) access() Access {
 	a := Access{KeyFile: p.cfg.APIKeyFile}
 	if p.ln == nil || p.door.cert == nil {
@@ -32,7 +31,7 @@ func (p *process) access() Access {
 	return a
 }
 
-// otherName returns a host that the certificate is for, unless it is for the given one.
+// alternateName returns a host name which the certificate covers; "" if it covers host.
 func otherName(leaf *x509.Certificate, host string) string {
 	switch {
 	case leaf.VerifyHostname(host) == nil:
@@ -45,8 +44,7 @@ func otherName(leaf *x509.Certificate, host string) string {
 	return ""
 }
 
-// URLOf returns the URL by which a client reaches the server at url: with the name that its
-// certificate is for.
+// URLOf returns the URL by which a client reaches server, with the host name that the certificate covers.
 func (a Access) URLOf(server string) string {
 	u, err := url.Parse(server)
 	if err != nil || a.Name == "" {

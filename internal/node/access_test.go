@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestOtherName: a client is told a name that the certificate is for, unless the address is one.
+// TestOtherName: a client gets a host name which the certificate covers, unless it covers the address.
 func TestOtherName(t *testing.T) {
 	for _, tt := range []struct {
 		leaf       x509.Certificate

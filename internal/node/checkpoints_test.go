@@ -22,10 +22,11 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// checkpoints are directories as transformers writes them (tools/fixtures/make_configs.py), without weights; they share a tokenizer.
+// checkpoints are directories as transformers writes them (tools/fixtures/make_configs.py), without weights;
+// they share a tokenizer.
 const checkpoints = "testdata/checkpoints"
 
-// checkpointDir copies the files of a checkpoint, and those that all of them share, into a directory.
+// checkpointDir copies the files of a checkpoint, and the shared files, into a directory.
 func checkpointDir(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +51,7 @@ func checkpointDir(t *testing.T, name string) string {
 	return dir
 }
 
-// simulated runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
+// startSimServer runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
 func simulated(t *testing.T, dir string) SimReady {
 	t.Helper()
 	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
@@ -83,7 +84,7 @@ func simulated(t *testing.T, dir string) SimReady {
 	}
 }
 
-// asks posts a conversation that shows what parts say beside a question, and returns the answer.
+// postChat posts a conversation of parts and a question, and returns the answer.
 func asks(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
 	t.Helper()
 	content := strings.Join(append(parts, `{"type":"text","text":"Where does the water go?"}`), ",")
@@ -99,7 +100,7 @@ func asks(t *testing.T, url string, parts ...string) (status int, header http.He
 	return resp.StatusCode, resp.Header, b.String()
 }
 
-// pictureOf is the part of a message that shows a PNG of that size.
+// pictureURL is the message part of a PNG of the given size.
 func pictureOf(t *testing.T, w, h int) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -109,14 +110,15 @@ func pictureOf(t *testing.T, w, h int) string {
 	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, base64.StdEncoding.EncodeToString(b.Bytes()))
 }
 
-// TestCheckpointsOfTransformers: in front of an engine that runs already, a checkpoint is served as transformers writes it,
-// though the built-in engine could compute few of them; and the pictures of families that are counted take part in routing.
+// TestCheckpointsOfTransformers: in front of a running engine, a checkpoint is served as transformers writes
+// it, though the built-in engine could compute few of them. The pictures of families which are counted take
+// part in routing.
 func TestCheckpointsOfTransformers(t *testing.T) {
 	entries, err := os.ReadDir(checkpoints)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What Phi-3-vision writes for a picture is text, which is not found in a prompt.
+	// Phi-3-vision writes text for a picture, which is not found in a prompt.
 	uncounted := map[string]bool{"gemma3n": true, "gemma4": true, "gemma4_unified": true, "olmo3": true, "phi3_v": true}
 	const thin = "one side is more than 200 times the other, and this one has 8 by 3200 pixels"
 	refuses := map[string]string{
@@ -176,8 +178,8 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 	}
 }
 
-// TestUncountedFamily: of a model whose media are not counted here it is said, where people look, that vLLM itself can
-// be asked, and no longer where it is.
+// TestUncountedFamily: if a model's media are not counted here, /health reports that vLLM itself can be
+// asked, and no longer once it is.
 func TestUncountedFamily(t *testing.T) {
 	dir := checkpointDir(t, "gemma4")
 	sim := simulated(t, dir)
@@ -200,7 +202,7 @@ func TestUncountedFamily(t *testing.T) {
 	silent(t, found, engine.WarnUncounted+" of "+of)
 }
 
-// warningsIn are the warnings of all workers.
+// warningsIn returns the warnings of all workers.
 func warningsIn(t *testing.T, url string) []engine.Warning {
 	t.Helper()
 	resp, err := http.Get(url + "/v1/router/workers")

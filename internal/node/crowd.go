@@ -10,9 +10,9 @@ import (
 	"penstock/internal/obs"
 )
 
-// crowd is a listener with a bound of connections at once. One more is closed as it
-// comes: its client learns so at once, which it would not in a queue behind
-// connections that may last.
+// limitedListener is a listener with a limit on open connections. It closes a connection above the limit as
+// soon as it is accepted: the client learns so at once, instead of waiting in a queue behind connections that
+// may last.
 type crowd struct {
 	net.Listener
 	most     int64
@@ -32,11 +32,11 @@ func (c *crowd) Accept() (net.Conn, error) {
 		}
 		c.inside.Add(-1)
 		c.throttle.Log(context.Background(), slog.LevelWarn, "connection refused, there are as many as --max-connections", "max_connections", c.most)
-		_ = conn.Close() // it is no loss
+		_ = conn.Close() // nothing was sent on it
 	}
 }
 
-// counted is a connection that counts until it is closed.
+// countedConn is a connection that counts as open until it is closed.
 type counted struct {
 	net.Conn
 	leave func()

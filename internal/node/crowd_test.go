@@ -12,8 +12,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// TestCrowd: as many connections as are allowed are served, one more is closed, and
-// one that leaves makes room, once.
+// TestCrowd: the allowed number of connections is served, one more is closed, and a closed one makes room,
+// once.
 func TestCrowd(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestCrowd(t *testing.T) {
 	refused()
 	refused()
 	first.Close()
-	first.Close() // leaves once
+	first.Close() // counts once
 	dial()
 	third := <-accepted
 	refused()

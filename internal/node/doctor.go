@@ -16,14 +16,14 @@ import (
 // The outcomes of a check.
 const (
 	CheckOK   = "ok"
-	CheckWarn = "warn" // it works, and something is not as it should be
+	CheckWarn = "warn" // it works, but something should be corrected
 	CheckFail = "fail" // it does not work
 )
 
 // CheckConfig is the check of the settings themselves.
 const CheckConfig = "config"
 
-// Finding is what one check of a doctor found.
+// Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"` // CheckOK, CheckWarn or CheckFail
@@ -32,27 +32,26 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 }
 
-// Examination is what a doctor looks at.
+// Examination is the input of Examine.
 type Examination struct {
-	// Config are the settings of the process that is, or is to be, started; nil
-	// if they are not valid, for the reason Invalid.
+	// Config holds the settings of the process which is, or is to be, started; nil if they are invalid, for
+	// the reason Invalid.
 	Config  *config.Loaded
 	Invalid error
-	// Server is the URL of a running process with HTTP; "" is the one that has
-	// the address of the settings, if there is one.
+	// Server is the URL of a running process with HTTP; "" is the process at the HTTP address of the
+	// settings, if one runs.
 	Server string
-	// HTTP asks running processes, with Key as the bearer's unless it is "". Nil is
-	// a client without special trust.
+	// HTTP sends requests to running processes, with Key as the bearer token unless it is "". Nil is a client
+	// without special trust.
 	HTTP *http.Client
 	Key  string
 }
 
-// checkTimeout bounds every question that a doctor asks another process.
+// checkTimeout bounds every request to another process.
 const checkTimeout = 3 * time.Second
 
-// Examine checks settings, this machine, and the running processes that the
-// settings and the server lead to, and says what to do about what is wrong. It
-// changes nothing: nothing is created, registered or published.
+// Examine checks the settings, this machine, and the running processes which the settings and Server lead to,
+// and proposes remedies. It changes nothing: it creates, registers and publishes nothing.
 func Examine(ctx context.Context, e Examination) []Finding {
 	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo, host: thisHost()}
 	if e.HTTP != nil {
@@ -72,15 +71,15 @@ func Examine(ctx context.Context, e Examination) []Finding {
 	return d.found
 }
 
-// doctor collects findings. Fields are set as checks find out about them.
+// doctor collects findings. Checks set its fields as they learn of them.
 type doctor struct {
 	cfg  *config.Loaded
 	log  *slog.Logger
 	http http.Client
-	key  string // shown to running processes
-	// ownKey is one of the settings, for the process of the settings alone.
+	key  string // presented to running processes
+	// ownKey is from the settings, and used only for the process of the settings.
 	ownKey string
-	adapt  adapter // to engines that other programs run
+	adapt  adapter // to engines which run outside Penstock
 	host   host
 	found  []Finding
 }
@@ -97,8 +96,7 @@ func (d *doctor) fail(check, remedy, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckFail, fmt.Sprintf(format, args...), remedy})
 }
 
-// settings checks what the configuration says of itself. A configuration that was
-// loaded is valid.
+// checkSettings checks the configuration itself. A configuration that was loaded is valid.
 func (d *doctor) settings(invalid error) {
 	const remedy = "correct the file, variable or flag that the message names; penstock config show tells where each value comes from"
 	if d.cfg == nil {
@@ -115,7 +113,7 @@ func (d *doctor) settings(invalid error) {
 	d.ok(CheckConfig, "the settings of %s are valid", d.cfg.Command)
 }
 
-// secrets reads the tokens and keys that settings name.
+// checkSecrets reads the tokens and keys which the settings name.
 func (d *doctor) secrets() error {
 	_, nats := secret("nats-token-file", d.cfg.NATSTokenFile)
 	_, rpc := secret("rpc-token-file", d.cfg.RPCTokenFile)
@@ -124,7 +122,7 @@ func (d *doctor) secrets() error {
 	}
 	_, err := keys.Open(d.cfg.APIKeyFile)
 	if err == nil {
-		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have keys for users alone
+		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have only user keys
 	}
 	if err != nil {
 		err = fmt.Errorf("api-key-file %s: %w", d.cfg.APIKeyFile, err)
@@ -132,11 +130,10 @@ func (d *doctor) secrets() error {
 	return errors.Join(nats, rpc, err)
 }
 
-// soon is how long a certificate should still hold.
+// certificateWarningPeriod is the remaining validity below which a certificate gets a warning.
 const soon = 14 * 24 * time.Hour
 
-// certificates reads those that settings name, and tells which will not hold for
-// long.
+// checkCertificates reads the certificates in the settings, and reports the ones which expire soon.
 func (d *doctor) certificates() error {
 	cfg := d.cfg
 	var errs []error
@@ -165,7 +162,7 @@ func (d *doctor) certificates() error {
 	return errors.Join(append(errs, nats, rpc)...)
 }
 
-// ports checks that this process could listen where its settings say.
+// checkPorts checks that this process could listen where its settings say.
 func (d *doctor) ports(ctx context.Context) {
 	cfg := d.cfg
 	d.port(ctx, "http-addr", cfg.HTTPAddr)
@@ -178,8 +175,8 @@ func (d *doctor) ports(ctx context.Context) {
 	}
 }
 
-// port checks one address. One that a Penstock has is taken for that of the
-// process that is being examined.
+// checkPort checks one address. An address held by a Penstock process is assumed to belong to the process
+// being examined.
 func (d *doctor) port(ctx context.Context, setting, addr string) {
 	if addr == "" {
 		return
@@ -198,7 +195,7 @@ func (d *doctor) port(ctx context.Context, setting, addr string) {
 		d.fail(setting, fmt.Sprintf("give an address of this machine with --%s, and a port above 1023 unless it runs as root", setting), "%v", err)
 		return
 	}
-	_, port, _ := net.SplitHostPort(addr) // Listen has read it
+	_, port, _ := net.SplitHostPort(addr) // Listen has parsed it
 	who := holderOf(port)
 	switch {
 	case who.ours:
@@ -210,9 +207,9 @@ func (d *doctor) port(ctx context.Context, setting, addr string) {
 	}
 }
 
-// holder is a process that listens on a port.
+// portHolder is a process that listens on a port.
 type holder struct {
-	pid  int // 0 if it is not known
+	pid  int // 0 if unknown
 	name string
 	ours bool // it runs the same program as this process
 }
@@ -224,7 +221,7 @@ func (h holder) String() string {
 	return fmt.Sprintf("%s (pid %d)", h.name, h.pid)
 }
 
-// oneLine is an error as one line: several problems are reported at once.
+// joinLines returns an error's text on one line: an error may report several problems.
 func oneLine(err error) string {
 	var out []byte
 	for _, c := range []byte(err.Error()) {

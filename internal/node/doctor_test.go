@@ -46,7 +46,7 @@ func settingsOf(t *testing.T, command config.Command, env ...string) *config.Loa
 	return cfg
 }
 
-// finding returns what a check found, and fails if it did not take place once.
+// findFinding returns the finding of a check, and fails unless there is exactly one.
 func finding(t *testing.T, found []Finding, check string) Finding {
 	t.Helper()
 	var of []Finding
@@ -62,8 +62,7 @@ func finding(t *testing.T, found []Finding, check string) Finding {
 	return of[0]
 }
 
-// expect checks the outcome of a check, and that a remedy stands where, and only
-// where, something is wrong.
+// checkFinding checks the outcome of a check, and that there is a remedy exactly if something is wrong.
 func expect(t *testing.T, found []Finding, check, status, words string) {
 	t.Helper()
 	f := finding(t, found, check)
@@ -72,7 +71,7 @@ func expect(t *testing.T, found []Finding, check, status, words string) {
 	}
 }
 
-// silent checks that there is no finding of a check.
+// checkNoFinding checks that there is no finding of a check.
 func silent(t *testing.T, found []Finding, check string) {
 	t.Helper()
 	if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == check }) {
@@ -106,8 +105,7 @@ func answerAt(t *testing.T, plane rpc.Plane, pong engine.Pong) (addr string) {
 	return <-ready
 }
 
-// TestExamineFleet: every worker that discovery knows is asked, and what is wrong
-// with one is said of that one.
+// TestExamineFleet: every worker in discovery is checked, and a problem is attributed to its worker.
 func TestExamineFleet(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -122,7 +120,7 @@ func TestExamineFleet(t *testing.T) {
 	cfg := settingsOf(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
 	examine := func() []Finding { return Examine(t.Context(), Examination{Config: cfg}) }
 
-	// Nobody has registered yet, and looking does not change that.
+	// No process has registered yet, and the check does not change that.
 	found := examine()
 	expect(t, found, "nats", CheckOK, "answers after")
 	expect(t, found, "jetstream", CheckOK, "0 streams")
@@ -150,7 +148,7 @@ func TestExamineFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := "node-1" // of what is put next
+	host := "node-1" // of the next registration
 	put := func(id kv.WorkerID, component, addr string, change func(*engine.Card)) {
 		card := engine.Card{Name: "m", BlockSize: 32, Ranks: 1, ContextLength: 100, VocabSize: 32}
 		change(&card)
@@ -181,7 +179,7 @@ func TestExamineFleet(t *testing.T) {
 	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
 	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
 	put(3, "backend", nowhere, same)
-	put(9, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same) // another's, at that port of this host
+	put(9, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same) // another worker's, at that port of this host
 	host = here
 	put(10, "backend", nowhere, same)
 	put(4, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same)
@@ -210,14 +208,14 @@ func TestExamineFleet(t *testing.T) {
 	expect(t, found, "router snapshots", CheckOK, "there is none yet of penstock/backend")
 	snapshots(t, conn, examine)
 
-	// From the side of a process that embeds that server, and of a frontend.
+	// As the process that embeds that server, and as a frontend.
 	cfg = settingsOf(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
 	found = examine()
 	expect(t, found, "worker 1", CheckOK, "answers after")
 	silent(t, found, "block size")
 }
 
-// snapshots has the doctor look at snapshots in all their states.
+// testSnapshots lets the doctor check snapshots in all their states.
 func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 	t.Helper()
 	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})
@@ -255,14 +253,13 @@ func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 	expect(t, examine(), check, CheckWarn, "ends at message 9; the stream has 1 to 3")
 	put("4", taken(span.Life, 2))
 	found := examine()
-	expect(t, found, check, CheckOK, "taken 1m") // and what the test has taken since
+	expect(t, found, check, CheckOK, "taken 1m") // plus the time of the test
 	expect(t, found, check, CheckOK, "s ago; 1 messages came since")
 	put("5", []byte("x"))
 	expect(t, examine(), check, CheckWarn, "the newest of 5 cannot be read")
 }
 
-// TestExamineWithoutServer: a NATS server that is not there is a failure, but for
-// the process that would embed it.
+// TestExamineWithoutServer: a missing NATS server is a failure, except for the process that would embed it.
 func TestExamineWithoutServer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -280,7 +277,7 @@ func TestExamineWithoutServer(t *testing.T) {
 	silent(t, found, "nats")
 }
 
-// TestExamineFiles: discovery in a directory is read and not made.
+// TestExamineFiles: a discovery directory is read and not created.
 func TestExamineFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	cfg := settingsOf(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+dir, "HTTP_ADDR=127.0.0.1:0")
@@ -301,7 +298,7 @@ func TestExamineFiles(t *testing.T) {
 	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "no worker is registered in namespace penstock")
 }
 
-// TestExamineListed: an address of static discovery at which nobody answers is named.
+// TestExamineListed: an address of static discovery where no worker answers is named.
 func TestExamineListed(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -321,8 +318,7 @@ func TestExamineListed(t *testing.T) {
 	silent(t, found, "worker at "+there)
 }
 
-// TestExamineServerWithoutNATS: a fleet without NATS has no cache events, and no
-// worker is to blame for that.
+// TestExamineServerWithoutNATS: a fleet without NATS has no cache events, and no worker is blamed for that.
 func TestExamineServerWithoutNATS(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/router/workers" {
@@ -342,7 +338,7 @@ func TestExamineServerWithoutNATS(t *testing.T) {
 	}
 }
 
-// TestExaminePorts: a port that is taken says by whom.
+// TestExaminePorts: the finding of a busy port names its process.
 func TestExaminePorts(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -357,11 +353,11 @@ func TestExaminePorts(t *testing.T) {
 		return d.found
 	}
 	if runtime.GOOS == "linux" {
-		// This process runs the program that examines, as a running Penstock does.
+		// This process runs the same program as the doctor, as a running Penstock does.
 		expect(t, ports(), "http-addr", CheckOK, fmt.Sprintf("running Penstock (pid %d)", os.Getpid()))
 	}
 
-	// Another program gets the socket.
+	// Another program receives the socket.
 	file, err := ln.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
@@ -383,11 +379,11 @@ func TestExaminePorts(t *testing.T) {
 	_ = other.Wait() // it was killed
 	expect(t, ports(), "http-addr", CheckOK, "is free")
 
-	cfg = settingsOf(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // of nobody's machine
+	cfg = settingsOf(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // an address of no machine
 	expect(t, ports(), "http-addr", CheckFail, "203.0.113.1:8000")
 }
 
-// TestExamineMachine: what settings ask of the machine is compared with it.
+// TestExamineMachine: the needs of the settings are compared with the machine.
 func TestExamineMachine(t *testing.T) {
 	if memory() != 0 {
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
@@ -401,7 +397,7 @@ func TestExamineMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a file with a hole
+		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a sparse file
 			t.Fatal(err)
 		}
 		cfg = settingsOf(t, config.Worker, "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+checkpoint)
@@ -421,7 +417,7 @@ func TestExamineMachine(t *testing.T) {
 	}
 }
 
-// TestExamineServer: what a running process says of its workers is told.
+// TestExamineServer: a running process's reports of its workers become findings.
 func TestExamineServer(t *testing.T) {
 	date := time.Now()
 	answers := map[string]string{
@@ -481,8 +477,8 @@ func TestExamineServer(t *testing.T) {
 	expect(t, examine(), "server", CheckFail, "404")
 }
 
-// TestExamineEngines: a row for each thing that is to be known of an engine that another
-// program runs, before or beside the process that serves it.
+// TestExamineEngines: one finding for each fact about a remote engine, before or beside the process that
+// serves it.
 func TestExamineEngines(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a, b := runOther(t, "m", dir), runOther(t, "m", "org/model")
@@ -520,7 +516,7 @@ func TestExamineEngines(t *testing.T) {
 	expect(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
 }
 
-// TestExamineBadTokenizers: what is recommended about a tokenizer that cannot be used is not what fails, and works.
+// TestExamineBadTokenizers: the remedy for an unusable tokenizer differs from what failed, and works.
 func TestExamineBadTokenizers(t *testing.T) {
 	damaged, odd := small(t, `{"vocab_size": 2048`, ""), small(t, "", "")
 	if err := os.WriteFile(filepath.Join(odd, "tokenizer.json"), []byte(`{"model":{"type":"Sorcery"}}`), 0o600); err != nil {
@@ -543,7 +539,7 @@ func TestExamineBadTokenizers(t *testing.T) {
 	}
 }
 
-// TestExamineWarnings: what workers say of their engines is said on.
+// TestExamineWarnings: the workers' warnings about their engines are passed on.
 func TestExamineWarnings(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -561,8 +557,8 @@ func TestExamineWarnings(t *testing.T) {
 	expect(t, found, "events", CheckOK, "1 of them are guesses")
 }
 
-// TestExamineWrongPorts: where something listens that is no publisher, or no router of replays, is
-// said, and nothing is said to be followed there.
+// TestExamineWrongPorts: an endpoint which is not a publisher, or not a replay router, is a failure, and its
+// events do not count as followed.
 func TestExamineWrongPorts(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a := runOther(t, "m", dir)
@@ -606,8 +602,8 @@ func TestExamineWrongPorts(t *testing.T) {
 	}
 }
 
-// TestExamineSilentEngines: a feed that is in order up to the worker is not called so if the
-// worker's engine sends it nothing, and an engine that does not serve yet is named.
+// TestExamineSilentEngines: a feed that works up to the worker is not called good if the engine sends the
+// worker nothing, and an engine that does not serve yet is named.
 func TestExamineSilentEngines(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -629,8 +625,8 @@ func TestExamineSilentEngines(t *testing.T) {
 	silent(t, found, "engine vllm=http://c:1")
 }
 
-// TestExamineUnheardEngines: an adapter to which nobody sends events has not followed them, also
-// where the engine itself said where they are.
+// TestExamineUnheardEngines: an adapter that receives no events has not followed them, even if the engine
+// itself announced their address.
 func TestExamineUnheardEngines(t *testing.T) {
 	a := runOther(t, "m", small(t, `{"vocab_size": 2048}`, ""))
 	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) { s.unheard = true }}
@@ -639,7 +635,7 @@ func TestExamineUnheardEngines(t *testing.T) {
 	expect(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
 }
 
-// TestRanksOf: settings and engine agree on its ranks, or one of them does not know.
+// TestRanksOf: settings and engine agree on the ranks, or only one of them gives a number.
 func TestRanksOf(t *testing.T) {
 	for _, c := range []struct{ set, found, want int }{{0, 0, 1}, {0, 2, 2}, {3, 0, 3}, {2, 2, 2}, {3, 2, 0}, {1, 2, 0}} {
 		got, err := ranksOf(&config.RemoteEngine{Ranks: c.set}, lookedAt{ranks: c.found})

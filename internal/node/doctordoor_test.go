@@ -16,7 +16,7 @@ import (
 	"penstock/internal/config"
 )
 
-// put writes a file into a directory of the test.
+// writeTempFile writes a file into a directory of the test.
 func put(t *testing.T, name string, contents []byte) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
@@ -26,8 +26,8 @@ func put(t *testing.T, name string, contents []byte) (path string) {
 	return path
 }
 
-// TestExamineKeys: the key of the settings is shown to the process of the settings
-// and to no other; without one a server does not tell.
+// TestExamineKeys: the key of the settings is sent to the process of the settings and to no other; without a
+// key a server does not answer.
 func TestExamineKeys(t *testing.T) {
 	const admin = "0123456789abcdef0123456789abcdef"
 	var shown []string
@@ -67,7 +67,7 @@ func TestExamineKeys(t *testing.T) {
 	expect(t, Examine(t.Context(), Examination{Config: bad}), "config", CheckFail, "api-key-file")
 }
 
-// TestExamineCertificates: one whose time is over, or nearly, is told.
+// TestExamineCertificates: an expired certificate, or one that expires soon, is reported.
 func TestExamineCertificates(t *testing.T) {
 	for _, c := range []struct {
 		from, until time.Duration
@@ -90,8 +90,8 @@ func TestExamineCertificates(t *testing.T) {
 	expect(t, Examine(t.Context(), Examination{Config: cfg}), "config", CheckFail, "tls-cert /nowhere")
 }
 
-// TestExamineOwnTLS: when the certificate of the process at the address of the settings is not
-// trusted here, the process is not examined, and the doctor says so and what to give.
+// TestExamineOwnTLS: if the certificate of the process at the address of the settings is not trusted here,
+// the doctor does not check the process, and says so with a remedy.
 func TestExamineOwnTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -103,7 +103,7 @@ func TestExamineOwnTLS(t *testing.T) {
 	expect(t, Examine(t.Context(), Examination{Config: cfg}), "server", CheckWarn, "is not trusted here")
 }
 
-// TestRemedies: what is said of a worker that gets no requests names it and where to look.
+// TestRemedies: the remedy for a worker without requests names it and where to look.
 func TestRemedies(t *testing.T) {
 	for state, want := range map[string]string{
 		"quarantined": "process 7 on gpu1", "not_ready": "engine", "unfit": "--served-model-name", "error": "gpu1",

@@ -13,13 +13,12 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// listenFor is how long a doctor listens to the events of an engine.
+// eventListenTime is how long the doctor listens to an engine's events.
 const listenFor = 2 * time.Second
 
-// engines checks the engines of the settings that other programs run: whether each
-// answers and is what the settings say, where its tokenizer is, whether its events come,
-// and what its adapter finds wrong with it. It asks and listens: the
-// engine computes no more than the few tokens by which the adapter sees whether it can.
+// checkEngines checks the remote engines of the settings: whether each answers and matches the settings,
+// where its tokenizer is, whether its events arrive, and what its adapter reports. The engine computes no
+// more than the few tokens by which the adapter tests it.
 func (d *doctor) engines(ctx context.Context) {
 	var wait sync.WaitGroup
 	all := d.cfg.RemoteEngines()
@@ -37,7 +36,7 @@ func (d *doctor) engines(ctx context.Context) {
 	}
 }
 
-// engine checks one of them.
+// checkEngine checks one remote engine.
 func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	check := "engine " + of.String()
 	key, err := secret("api-key-file", of.APIKeyFile)
@@ -81,7 +80,7 @@ func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
 	d.adapter(ctx, of, key, &m, ranks, events)
 }
 
-// feedReach says whether an engine's events can be subscribed to.
+// eventReach says whether an engine's events can be subscribed to.
 type feedReach uint8
 
 const (
@@ -89,8 +88,8 @@ const (
 	feedUnreached
 )
 
-// endpoints checks that where the settings say that the engine publishes there is a socket
-// of the kind that publishes, and likewise those that repeat and describe.
+// checkEndpoints checks that the configured event addresses are publishing sockets, and that the configured
+// replay and snapshot addresses are ROUTER sockets.
 func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks int) feedReach {
 	events := feedReached
 	for _, e := range []struct {
@@ -98,7 +97,7 @@ func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks i
 		at    zmtp.Endpoint
 		greet func(context.Context, zmtp.Endpoint) error
 	}{{"events", of.Events, greetPublisher}, {"replay", of.Replay, greetRouter}, {"snapshot", of.Snapshot, greetRouter}} {
-		if e.at.IsZero() || e.at.Wildcard() { // an engine that dials comes by itself
+		if e.at.IsZero() || e.at.Wildcard() { // an engine that dials in needs no check
 			continue
 		}
 		for rank := range ranks {
@@ -115,7 +114,7 @@ func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks i
 	return events
 }
 
-// greetPublisher subscribes for as long as it takes to see whether that can be done.
+// probePublisher subscribes, and cancels as soon as the outcome is known.
 func greetPublisher(ctx context.Context, at zmtp.Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
 	defer cancel()
@@ -124,14 +123,14 @@ func greetPublisher(ctx context.Context, at zmtp.Endpoint) error {
 		why = s.Err
 		cancel()
 	}}
-	// It ends with the first state, or cannot begin.
+	// It ends with the first state, or cannot start.
 	if err := zmtp.Subscribe(ctx, at, nil, o, func([][]byte) error { return nil }); ctx.Err() == nil {
 		return err
 	}
 	return why
 }
 
-// greetRouter connects, and asks nothing.
+// probeRouter connects, and sends no request.
 func greetRouter(ctx context.Context, at zmtp.Endpoint) error {
 	dealer, err := zmtp.DialDealer(ctx, at, zmtp.Options{HandshakeTimeout: checkTimeout})
 	if err != nil {
@@ -140,7 +139,7 @@ func greetRouter(ctx context.Context, at zmtp.Endpoint) error {
 	return dealer.Close()
 }
 
-// adapter opens what would speak with the engine, and listens for a moment to what it says.
+// checkAdapter opens the engine's adapter, and listens to it for a moment.
 func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int, events feedReach) {
 	check := "adapter of " + of.String()
 	if drains(of) {
@@ -163,18 +162,17 @@ func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key strin
 	d.listen(ctx, of, eng, m, events)
 }
 
-// drains reports whether looking at an engine's events takes them from whoever else
-// follows them.
+// drainsEvents reports whether reading an engine's events takes them from its other readers.
 func drains(of *config.RemoteEngine) bool {
 	return of.Kind == config.EngineTRTLLM && of.Events.IsZero()
 }
 
-// listen runs the adapter for a moment.
+// checkEvents runs the adapter for eventListenTime.
 func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel, events feedReach) {
 	ctx, cancel := context.WithTimeout(ctx, listenFor)
 	defer cancel()
 	var running sync.WaitGroup
-	running.Go(func() { _ = eng.Run(ctx) }) // what ends it is among the warnings
+	running.Go(func() { _ = eng.Run(ctx) }) // its error is among the warnings
 	blocks := 0
 	if src, ok := eng.(engine.KVSource); ok {
 		running.Go(func() {
@@ -210,7 +208,7 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
 	default:
 		if events == feedUnreached {
-			break // it is said already
+			break // already reported
 		}
 		if known && !counted.Connected {
 			d.fail(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", listenFor)
@@ -223,7 +221,7 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	}
 }
 
-// version returns what the engine says of its version; "" if nothing.
+// version returns the engine's version; "" if it reports none.
 func (a *asker) version(ctx context.Context) string {
 	var says struct {
 		Version string `json:"version"`

@@ -9,8 +9,8 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// eventPlane checks that every process which publishes over ZeroMQ can be heard from
-// here, and says what there is not over it.
+// checkEventPlane checks that every process which publishes over ZeroMQ can be reached from here, and reports
+// what ZeroMQ does not provide.
 func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) {
 	const check = "event plane"
 	peers, err := zmqFixed(cfg)

@@ -21,12 +21,11 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// nearlyFull is the part of what JetStream may store from which on it is to be
-// told.
+// nearlyFull is the used share of a limit above which a finding is a warning.
 const nearlyFull = 0.9
 
-// fleet checks what the settings share with other processes: the NATS server,
-// discovery, and every worker that discovery knows.
+// checkFleet checks what the settings share with other processes: the NATS server, discovery, and every
+// worker in discovery.
 func (d *doctor) fleet(ctx context.Context) {
 	p := &planes{rpc: rpc.NewMem()}
 	defer p.Close()
@@ -42,7 +41,7 @@ func (d *doctor) fleet(ctx context.Context) {
 	cfg := *d.cfg
 	if cfg.Command == config.Up {
 		if p.conn == nil {
-			return // all of it is in one process: the server tells
+			return // everything is in one process: checkServer covers it
 		}
 		cfg.Discovery = config.DiscoveryNATS
 	} else if err := p.openRPC(&cfg, d.log); err != nil {
@@ -68,8 +67,8 @@ func (d *doctor) fleet(ctx context.Context) {
 	d.ownBlocks(cards)
 }
 
-// listed checks the addresses of static discovery that no worker of set has: each
-// should be somebody's.
+// checkStaticWorkers checks the addresses of static discovery which have no worker in set: each should
+// answer.
 func (d *doctor) listed(ctx context.Context, plane rpc.Plane, addrs []string, set []disco.Instance) {
 	for _, addr := range addrs {
 		if slices.ContainsFunc(set, func(in disco.Instance) bool { return in.Addr == addr }) {
@@ -81,13 +80,13 @@ func (d *doctor) listed(ctx context.Context, plane rpc.Plane, addrs []string, se
 	}
 }
 
-// connect connects to the NATS server of the settings; without one there is
-// nothing to check. It reports whether checks that need it can go on.
+// connectNATS connects to the NATS server of the settings; without one there is nothing to check. It reports
+// whether checks that need it can go on.
 func (d *doctor) connect(p *planes) bool {
 	cfg := d.cfg
 	url, mayBeAway := cfg.NATS, false
 	if url == "" && cfg.NATSListen != "" {
-		// This process embeds the server: it is there only while it runs.
+		// This process embeds the server, which exists only while the process runs.
 		url, mayBeAway = "nats://"+cfg.NATSListen, true
 	}
 	if url == "" {
@@ -96,7 +95,7 @@ func (d *doctor) connect(p *planes) bool {
 	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
 	token, err := secret("nats-token-file", cfg.NATSTokenFile)
 	if err != nil {
-		return false // the check of the settings tells
+		return false // checkSettings has reported it
 	}
 	opts, err := natsOptions(cfg, token)
 	if err != nil {
@@ -124,7 +123,7 @@ func (d *doctor) connect(p *planes) bool {
 	return true
 }
 
-// checkJetStream checks that JetStream is there, has room, and has our streams.
+// checkJetStream checks that JetStream is available and has room, and that our streams exist.
 func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
 	const look = "look into the log of the NATS server"
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -159,7 +158,7 @@ func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
 	return found
 }
 
-// checkStream checks one stream's room, and by it the server's clock.
+// checkStream checks one stream's room, and the server's clock by the stream's timestamp.
 func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 	check := "stream " + s.Config.Name
 	if s.Config.MaxBytes > 0 && s.Config.Discard == jetstream.DiscardNew && float64(s.State.Bytes) > nearlyFull*float64(s.Config.MaxBytes) {
@@ -177,8 +176,8 @@ func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers), ""})
 }
 
-// discover reads the workers of the settings' namespace and component from
-// discovery, which must be there: looking at it makes it otherwise.
+// discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks
+// that the store exists, because opening a registry creates it.
 func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (set []disco.Instance, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -237,7 +236,7 @@ func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (s
 	return set, true
 }
 
-// worker checks one worker: its registration, its card beside those before, and
+// checkWorker checks one worker: its registration, its card against the earlier cards of its model, and
 // whether it answers.
 func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string]engine.Card) {
 	check := fmt.Sprintf("worker %d", in.ID)
@@ -276,31 +275,31 @@ func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance
 	}
 }
 
-// elsewhere reports whether an instance is on another host, by the name of that.
+// onOtherHost reports whether an instance is on another host, by host name.
 func elsewhere(in *disco.Instance) bool {
 	own, err := os.Hostname()
 	return err == nil && in.Host != own
 }
 
-// loopbackURL reports whether an address on a plane is one of loopback.
+// isLoopbackURL reports whether the address of a request plane is a loopback address.
 func loopbackURL(addr string) bool {
 	u, err := url.Parse(addr)
 	return err == nil && loopback(u.Host)
 }
 
-// reachableRemedy is what to do about a process that tells others an address of
-// loopback. setting is where it listens.
+// reachableRemedy is the remedy for a process which advertises a loopback address. setting is its listen
+// flag.
 func reachableRemedy(setting string) string {
 	return fmt.Sprintf("start it without --%s, and with --nats naming the NATS server by an address that all hosts reach, or with --%s HOST:0 and an address of its host", setting, setting)
 }
 
-// unchecked reports whether the connection to addr has neither TLS nor checksums.
+// lacksChecksums reports whether the connection to addr has neither TLS nor checksums.
 func unchecked(plane rpc.Plane, addr string) bool {
 	p, ok := plane.(interface{ Unchecked(addr string) bool })
 	return ok && p.Unchecked(addr)
 }
 
-// ping asks a worker for its state.
+// pingWorker asks a worker for its state.
 func ping(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -309,8 +308,8 @@ func ping(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, 
 	return pong, time.Since(start), err
 }
 
-// age says for how long a worker has been there, if its epoch is the time in
-// milliseconds, as those of our processes are.
+// workerAge returns how long a worker has run, if its epoch is a time in milliseconds, as Penstock's epochs
+// are.
 func age(epoch uint64, now time.Time) string {
 	d := now.Sub(time.UnixMilli(int64(epoch))).Round(time.Second)
 	if epoch > uint64(now.UnixMilli()) || d > 10*365*24*time.Hour {
@@ -319,8 +318,8 @@ func age(epoch uint64, now time.Time) string {
 	return fmt.Sprintf(" for %v", d)
 }
 
-// ownBlocks checks that a worker of these settings would have the blocks of those
-// that serve its model already.
+// checkBlockSize checks that a worker of these settings would have the block size of the workers which
+// already serve its model.
 func (d *doctor) ownBlocks(cards map[string]engine.Card) {
 	if d.cfg.Command != config.Worker || d.cfg.Remote() {
 		return

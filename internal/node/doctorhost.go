@@ -13,22 +13,21 @@ import (
 )
 
 const (
-	// fewFiles is how many open files are too few for a process that serves: each
-	// client and each peer is one.
+	// fewFiles is the open-file limit below which a serving process gets a warning: each client and each peer
+	// takes one.
 	fewFiles = 4096
-	// littleShared is how much shared memory is little, in bytes: containers that
-	// are not asked for more have as much.
+	// littleShared is shared memory, in bytes, which gets a warning: it is the default of containers.
 	littleShared = 64 << 20
 	// littleDisk is how much free space a data directory should have, in bytes.
 	littleDisk = 1 << 30
-	// fullDisk is with how much free space a data directory is full, in bytes: an embedded
-	// NATS server that could not write wants some more than 16 MiB to go on.
+	// fullDisk is the free space below which a data directory counts as full, in bytes: an embedded NATS
+	// server that could not write needs a little more than 16 MiB to go on.
 	fullDisk = 32 << 20
-	// firstYear is one in which no machine with a right clock runs this.
+	// firstYear is the earliest year of a plausible clock.
 	firstYear = 2025
 )
 
-// machine checks the limits of this machine that processes run into.
+// checkMachine checks the limits of this machine which processes run into.
 func (d *doctor) machine() {
 	d.found = append(d.found, d.host.checkFiles(d.cfg)...)
 	d.shared()
@@ -51,7 +50,7 @@ func (d *doctor) shared() {
 	d.ok("shared memory", "%s has %s free", dir, bytesText(free))
 }
 
-// disk checks where the process would write.
+// checkDataDir checks the directory to which the process would write.
 func (d *doctor) disk() {
 	if d.cfg == nil {
 		return
@@ -71,8 +70,8 @@ func (d *doctor) disk() {
 	d.found = append(d.found, found...)
 }
 
-// memory compares what the engines of the settings will reserve with what there
-// is. Of a checkpoint it is the least: its files, without caches.
+// checkMemory compares what the engines of the settings will reserve with the available memory. For a
+// checkpoint it uses a lower bound: its files, without caches.
 func (d *doctor) memory(ctx context.Context) {
 	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.Remote() {
 		return
@@ -104,7 +103,7 @@ func (d *doctor) memory(ctx context.Context) {
 		d.fail("memory", "correct the settings of the engine", "%v", err)
 		return
 	}
-	all := float64(need.Weights) + float64(need.Engines)*float64(need.Cache) // more than an integer holds, perhaps
+	all := float64(need.Weights) + float64(need.Engines)*float64(need.Cache) // it may overflow an integer
 	if all > float64(have) {
 		d.fail("memory", remedy, "the engines reserve %.1f GiB, and there are %s of memory", all/(1<<30), bytesText(have))
 		return
@@ -112,19 +111,18 @@ func (d *doctor) memory(ctx context.Context) {
 	d.ok("memory", "the engines reserve %s of %s", bytesText(uint64(all)), bytesText(have))
 }
 
-// blockBytes is what a block costs beside its tokens, as measured: its state in the
-// simulated engine, its place in the index of the router in the same process, its event,
-// and the room that the collector of memory takes.
+// blockBytes is the measured cost of a block apart from its tokens: its state in the simulated engine, its
+// entry in the index of the router in the same process, its event, and the garbage collector's overhead.
 const blockBytes = 400
 
-// simulatedBytes is the memory that the simulated engines of the settings would
-// take if all their blocks were used. They take it as blocks are used.
+// simulatedBytes is the memory of the settings' simulated engines with all blocks used. They allocate it as
+// blocks are used.
 func simulatedBytes(cfg *config.Loaded) uint64 {
 	return uint64(engineCount(cfg)) * uint64(cfg.Blocks()) * uint64(blockBytes+4*cfg.KVCacheBlockSize)
 }
 
-// reservation returns what the engines of the built-in model would reserve, as the
-// error of a machine that has next to no memory: nothing is reserved.
+// estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
+// almost no memory. It reserves nothing.
 func reservation(ctx context.Context, cfg *config.Loaded) error {
 	vocabulary, err := builtinVocabulary()
 	if err != nil {
@@ -139,7 +137,7 @@ func reservation(ctx context.Context, cfg *config.Loaded) error {
 // weightBytes is the size of the weights in a checkpoint's directory.
 func weightBytes(dir string) uint64 {
 	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
-	if err != nil { // dir holds a pattern
+	if err != nil { // dir contains a malformed pattern
 		return 0
 	}
 	var sum uint64
@@ -151,7 +149,7 @@ func weightBytes(dir string) uint64 {
 	return sum
 }
 
-// writable reports whether a file can be made in dir.
+// isWritable reports whether a file can be created in dir.
 func writable(dir string) bool {
 	f, err := os.CreateTemp(dir, ".penstock-doctor-")
 	if err != nil {
@@ -160,7 +158,7 @@ func writable(dir string) bool {
 	return errors.Join(f.Close(), os.Remove(f.Name())) == nil
 }
 
-// bytesText writes a number of bytes for people.
+// formatBytes writes a number of bytes for people.
 func bytesText(n uint64) string {
 	switch {
 	case n >= 1<<30:

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// maxSkew is how far clocks may be apart. Lives of workers are numbered by
-	// them, and certificates hold between two times.
+	// maxSkew is how far clocks may be apart. Worker epochs come from clocks, and certificates are valid
+	// between two times.
 	maxSkew = 5 * time.Second
-	// maxProbe bounds an answer of a running process, in bytes.
+	// maxProbe bounds a response of a running process, in bytes.
 	maxProbe = 16 << 20
-	// oddShare: more orphans than one in so many events are no accident.
+	// oddShare: more than one orphan in oddShare events is not an accident.
 	oddShare = 10
 )
 
-// running checks the process at a URL: what it serves, how it sees its workers,
-// and whether it follows their caches. Without a URL it is the one at the HTTP
-// address of the settings, and that none is there is no fault.
+// checkServer checks the process at a URL: what it serves, its view of its workers, and whether it follows
+// their caches. Without a URL it checks the HTTP address of the settings, where a missing process is no
+// fault.
 func (d *doctor) running(ctx context.Context, server string) {
 	named := server != ""
 	if !named {
@@ -42,7 +42,7 @@ func (d *doctor) running(ctx context.Context, server string) {
 			if wrong := describeCertificate(server, "--server", err); wrong != nil {
 				d.warn("server", wrong.Remedy, "%s", wrong.What)
 			}
-			return // the check of the port says who is there
+			return // checkPort has reported what is there
 		}
 		d.key = cmp.Or(d.key, d.ownKey)
 	}
@@ -67,7 +67,7 @@ func (d *doctor) running(ctx context.Context, server string) {
 	d.index(ctx, server)
 }
 
-// url is where the process of these settings serves HTTP.
+// httpURL is the URL at which the process of these settings serves HTTP.
 func (d *doctor) url(addr string) string {
 	if d.cfg.TLSCert != "" {
 		return "https://" + addr
@@ -75,18 +75,18 @@ func (d *doctor) url(addr string) string {
 	return "http://" + addr
 }
 
-// healthAnswer is what a frontend says of itself; other roles say less.
+// healthAnswer is a frontend's health response; other roles report less.
 type healthAnswer struct {
 	Status string          `json:"status"`
 	Models json.RawMessage `json:"models"`
-	// Engines are those that other programs run, if the process follows some.
+	// Engines are the remote engines, if the process follows some.
 	Engines []EngineStatus `json:"engines"`
 }
 
-// health checks what the server says of itself.
+// checkHealth checks what the server reports of itself.
 func (d *doctor) health(server string, h *healthAnswer) {
 	var models []readiness.Model
-	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions say only how many
+	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions send only a count
 	var served []string
 	for i := range models {
 		if m := &models[i]; d.model(server, m) {
@@ -95,7 +95,7 @@ func (d *doctor) health(server string, h *healthAnswer) {
 	}
 	for i := range h.Engines {
 		switch e := &h.Engines[i]; e.State {
-		case EngineServing, EngineDown: // of what is wrong with these their workers tell
+		case EngineServing, EngineDown: // their workers report the problem
 		case EngineRefused:
 			d.fail("engine "+e.Name(), "correct the value of --engine as the message says", "%s", e.Detail)
 		default:
@@ -114,7 +114,8 @@ func (d *doctor) health(server string, h *healthAnswer) {
 	}
 }
 
-// model reports whether a model can be served, and complains if not. One that has workers should be.
+// checkModel reports whether a model can be served, and records a finding if not. A model with workers should
+// be.
 func (d *doctor) model(server string, m *readiness.Model) (served bool) {
 	switch check := "model " + m.ID; {
 	case m.Reason == "":
@@ -127,8 +128,8 @@ func (d *doctor) model(server string, m *readiness.Model) (served bool) {
 	return false
 }
 
-// readyText tells how many workers a model has, and how many of them are ready if not all are;
-// earlier versions do not say.
+// readyText describes how many workers a model has, and how many are ready unless all are. Earlier versions
+// do not report it.
 func readyText(m *readiness.Model) string {
 	if m.Status == "" || m.Ready == m.Workers {
 		return fmt.Sprintf("workers: %d", m.Workers)
@@ -136,7 +137,7 @@ func readyText(m *readiness.Model) string {
 	return fmt.Sprintf("workers: %d, ready: %d", m.Workers, m.Ready)
 }
 
-// skew compares the server's clock with ours. Its date has whole seconds.
+// checkClock compares the server's clock with ours. The Date header has whole seconds.
 func (d *doctor) skew(server string, header http.Header, asked, answered time.Time) {
 	date, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
@@ -150,7 +151,7 @@ func (d *doctor) skew(server string, header http.Header, asked, answered time.Ti
 	d.ok("clock", "this machine and %s agree", server)
 }
 
-// workers checks the server's table of workers, if it has one.
+// checkWorkers checks the server's table of workers, if it has one.
 func (d *doctor) workers(ctx context.Context, server string) {
 	var table struct {
 		Rows []examinedWorker `json:"rows"`
@@ -160,7 +161,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		d.warn("workers", "show a key for administrators: in the variable PENSTOCK_API_KEY, or one of --api-key-file", "%s does not tell of its workers: %v", server, err)
 	}
 	if err != nil {
-		return // or not a process with a router
+		return // or the process has no router
 	}
 	table.Rows = withBehind(table.Rows)
 	ready, live, guessed := 0, 0, 0
@@ -195,7 +196,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 			d.warn(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
 		case r.Feed.Orphans > r.Feed.Events/oddShare:
 			d.warn(check, "the engine stores blocks after ones that it has not stored, or has removed: look at how it sends its events", "%d of %d events are orphans: their blocks match nothing", r.Feed.Orphans, r.Feed.Events)
-		case !r.Feed.Guessed && slices.ContainsFunc(r.Warnings, engine.Warning.OfEvents): // said above
+		case !r.Feed.Guessed && slices.ContainsFunc(r.Warnings, engine.Warning.OfEvents): // reported above
 		default:
 			live++
 		}
@@ -215,7 +216,7 @@ func (d *doctor) workers(ctx context.Context, server string) {
 	}
 }
 
-// guesses tells how many feeds are what workers believe of engines that say nothing.
+// guessText describes how many feeds are predictions for engines which publish no events.
 func guesses(n int) string {
 	if n == 0 {
 		return ""
@@ -223,7 +224,7 @@ func guesses(n int) string {
 	return fmt.Sprintf("; %d of them are guesses about engines that publish nothing", n)
 }
 
-// index checks that the server's router has read what was kept of cache events.
+// checkIndex checks that the server's router has read the retained cache events.
 func (d *doctor) index(ctx context.Context, server string) {
 	var index struct {
 		Events   bool `json:"events"`
@@ -243,13 +244,13 @@ func (d *doctor) index(ctx context.Context, server string) {
 	}
 }
 
-// isPenstock reports whether a Penstock answers at a URL.
+// isPenstock reports whether a Penstock process answers at a URL.
 func (d *doctor) isPenstock(ctx context.Context, server string) bool {
 	live, _, err := asksLive(ctx, &d.http, server)
 	return live && err == nil
 }
 
-// transportError returns the error of a request that got no answer; nil if it got one.
+// transportError returns the error of a request that got no response; nil if it got one.
 func transportError(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -258,8 +259,7 @@ func transportError(err error) error {
 	return nil
 }
 
-// get reads JSON from a URL, whatever the status but for those that say that
-// there is nothing.
+// getJSON reads JSON from a URL. It accepts the statuses 200 and 503.
 func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -282,20 +282,20 @@ func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, err
 	return resp.Header, nil
 }
 
-// statusError is an answer that says no more than its status.
+// statusError is a response without a usable body.
 type statusError struct{ status int }
 
 func (e *statusError) Error() string {
 	return fmt.Sprintf("it answers %d %s", e.status, http.StatusText(e.status))
 }
 
-// needsKey reports whether a question was refused for want of a key.
+// needsKey reports whether a request was refused because it needs a key.
 func needsKey(err error) bool {
 	var e *statusError
 	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
 }
 
-// remedyOf is what to do about a worker whose state is not that of one that serves.
+// remedyOf is the remedy for a worker which is not ready.
 func remedyOf(w *examinedWorker) string {
 	switch w.State {
 	case readiness.StateQuarantined:
@@ -312,8 +312,8 @@ func remedyOf(w *examinedWorker) string {
 	return "look into the log of that worker on " + w.Host
 }
 
-// withoutEvents reports whether the settings are those of a fleet without NATS and
-// ZeroMQ, in which nobody hears of another process's caches.
+// lacksEventPlane reports whether the settings are those of a fleet without NATS and ZeroMQ, in which no
+// process receives another's cache events.
 func (d *doctor) withoutEvents() bool {
 	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == "" && d.cfg.EventPlane != config.PlaneZMQ
 }

@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// snapshots checks what routers have left for those that start later: that the newest
-// snapshot can be read, and that the stream of cache events goes on where it ends.
+// checkSnapshots checks what routers have stored for later routers: that the newest snapshot can be read, and
+// that the stream of cache events continues from its end.
 func (d *doctor) snapshots(ctx context.Context, conn *nats.Conn) {
 	const check = "router snapshots"
 	const remedy = "routers ask workers for their caches instead; if it stays so, start one with --router-reset-states"
@@ -59,7 +59,8 @@ func (d *doctor) snapshots(ctx context.Context, conn *nats.Conn) {
 	}
 }
 
-// span looks at the stream of cache events, if it is there: the bus would make it.
+// streamSpan returns the span of the cache event stream, if it exists. It checks first because the bus would
+// create the stream.
 func (d *doctor) span(ctx context.Context, conn *nats.Conn) (bus.Span, error) {
 	topic := bus.KVEvents(d.cfg.Namespace, d.cfg.Component)
 	js, err := jetstream.New(conn)

@@ -19,17 +19,18 @@ import (
 	"penstock/internal/reload"
 )
 
-// door is the way in over HTTP. Its zero is that of a process that has none.
+// httpEndpoint is the HTTP listener with its certificate and keys. Its zero value is that of a process
+// without HTTP.
 type door struct {
 	ln   net.Listener
 	cert *reload.Certificate // nil without TLS
-	keys *keys.Ring          // nil where everybody may everything
+	keys *keys.Ring          // nil if access is open
 }
 
-// openDoor opens what the settings name. It warns of what is missing where others
-// than this machine can come in.
+// openHTTPEndpoint opens what the settings name. It warns of missing protection if other machines can
+// connect.
 func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
-	// The files first: they cost nothing, and need no closing.
+	// Files come first: they are cheap and need no closing.
 	if cfg.APIKeyFile != "" {
 		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
 			return d, config.WrongSetting(fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err))
@@ -56,7 +57,7 @@ func openDoor(cfg *config.Loaded, log *slog.Logger) (d door, err error) {
 	return d, nil
 }
 
-// warn says what would keep strangers out, if they can come to addr at all.
+// warnIfExposed logs which protections are missing, if other machines can reach addr.
 func (d *door) warn(addr string, log *slog.Logger) {
 	var list []string
 	if d.cert == nil {
@@ -77,7 +78,7 @@ func (d *door) scheme() string {
 	return "http"
 }
 
-// follow starts what takes over changes of files.
+// startReloading starts the stages which reload changed files.
 func (d *door) follow(ctx context.Context, stages *stages, log *slog.Logger) {
 	if d.keys != nil {
 		stages.start(ctx, "api-key-file", func(ctx context.Context) error { return d.keys.Run(ctx, log) })
@@ -87,8 +88,7 @@ func (d *door) follow(ctx context.Context, stages *stages, log *slog.Logger) {
 	}
 }
 
-// admins lets only administrators through to h, unless there are no keys or access
-// is open.
+// requireAdmin lets only administrators through to h, unless there are no keys or access is open.
 func (d *door) admins(h http.Handler, access string) http.Handler {
 	if d.keys == nil || access == config.AccessOpen {
 		return h
@@ -106,7 +106,7 @@ func (d *door) admins(h http.Handler, access string) http.Handler {
 	})
 }
 
-// accessLog is where a frontend says what it served; nil if it is not to.
+// accessLog returns the logger of served requests; nil if they are not logged.
 func (p *process) accessLog() *slog.Logger {
 	if p.cfg.AccessLog != config.On {
 		return nil
@@ -114,8 +114,8 @@ func (p *process) accessLog() *slog.Logger {
 	return p.log
 }
 
-// AdminKey returns a key of a key file that its owner can show to a process: the
-// first for administrators that stands there as it is, else the first of all.
+// AdminKey returns a key of a key file which its owner can present to a process: the first administrator key
+// stored in plain text, else the first key stored so.
 func AdminKey(path string) (key string, err error) {
 	_, err = reload.Open("API keys", func(contents [][]byte) error {
 		key, err = keys.Secret(contents[0])
@@ -124,5 +124,5 @@ func AdminKey(path string) (key string, err error) {
 	return key, err
 }
 
-// Authorities reads the certificates that a server's must be signed by, in PEM.
+// LoadAuthorities reads the CA certificates which must sign a server's, in PEM.
 func Authorities(path string) (*x509.CertPool, error) { return authorities("ca", path) }

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/reload"
 )
 
-// opened is what openDoor makes of settings, and what it logs.
+// openTestEndpoint returns the endpoint of the settings, its directory, and the log.
 func opened(t *testing.T, settings ...string) (door, string, error) {
 	t.Helper()
 	cfg, err := config.Load("", append([]string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0"}, settings...), nil)
@@ -40,14 +40,13 @@ func keyFile(t *testing.T, mode os.FileMode) string {
 	if err := os.WriteFile(path, []byte("keys: [{name: a, key: sk-admin-0123456789, admin: true}, {name: u, key: sk-user-0123456789}]"), mode); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+	if err := os.Chmod(path, mode); err != nil { // regardless of the umask
 		t.Fatal(err)
 	}
 	return path
 }
 
-// TestDoorWarns: the log says exactly what is missing, and nothing where nobody else
-// can come.
+// TestDoorWarns: the log names exactly the missing protections, and nothing if no other machine can connect.
 func TestDoorWarns(t *testing.T) {
 	for _, tt := range []struct {
 		d         door
@@ -91,7 +90,7 @@ func TestDoorRefuses(t *testing.T) {
 	}
 }
 
-// TestAdmins: what a process without a frontend shows is for administrators.
+// TestAdmins: the HTTP API of a process without a frontend requires an administrator.
 func TestAdmins(t *testing.T) {
 	d, _, err := opened(t, "PENSTOCK_API_KEY_FILE="+keyFile(t, 0o600))
 	if err != nil {

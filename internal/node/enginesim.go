@@ -14,7 +14,7 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// openSim makes simulated engines. They share their text, and have a jitter each.
+// openSimEngines makes simulated engines. They share their output text; each has its own jitter.
 func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
 	simulated, err := cfg.Simulated()
 	if err != nil {
@@ -71,7 +71,7 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	}
 	all := make([]localEngine, engineCount(cfg))
 	for i := range all {
-		sc.As = kv.Worker{ID: kv.WorkerID(i + 1)} // as the workers of up are numbered
+		sc.As = kv.Worker{ID: kv.WorkerID(i + 1)} // as up numbers its workers
 		sc.Worker = cfg.WorkerID + uint64(i)
 		if all[i], err = sim.New(sc); err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	return all, nil
 }
 
-// shows returns the kinds of media that prompts of a pipeline can show, ascending.
+// mediaKindsOf returns the media kinds that a pipeline's prompts can contain, ascending.
 func shows(pipe *prep.Pipeline) (kinds []string) {
 	if pipe.Family == nil {
 		return nil
@@ -94,17 +94,17 @@ func shows(pipe *prep.Pipeline) (kinds []string) {
 	return kinds
 }
 
-// pretended is what a simulated model takes from the one that it stands for.
+// simulatedModel holds the facts which a simulated model takes from the model it stands for.
 type pretended struct {
 	vocabulary sim.Vocabulary
 	context    int // in tokens
 }
 
-// longContext is the context of a simulated model that stands for none.
+// longContext is the context of a simulated model which stands for no checkpoint, in tokens.
 const longContext = 262144
 
-// pretend says which model is simulated: the built-in one, or that of a checkpoint,
-// of which the small files are read.
+// readSimulatedModel returns the facts of the model to simulate: the built-in model, or a checkpoint, whose
+// small files it reads.
 func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 	if cfg.ModelPath == "" {
 		v, err := builtinVocabulary()
@@ -122,7 +122,7 @@ func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 	return m, nil
 }
 
-// plainText encodes text as it is, without special tokens.
+// plainEncoder returns a function that encodes text as it is, without special tokens.
 func plainText(t prep.Tokenizer) func(string) []kv.Token {
 	return func(text string) []kv.Token { return t.Encode(nil, text, prep.EncodeOptions{}) }
 }

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// openTiny makes engines that compute a model on the CPU and share its weights.
+// openTinyEngines makes engines which compute a model on the CPU and share its weights.
 func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memory()
@@ -40,7 +40,7 @@ func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref 
 	return all, nil
 }
 
-// tinyConfig is what the settings say of such engines.
+// tinyConfig is the part of a tiny engine's configuration which comes from the settings.
 func tinyConfig(cfg *config.Loaded) tiny.Config {
 	return tiny.Config{
 		Name:        cfg.ModelName(),

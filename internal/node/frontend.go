@@ -13,10 +13,9 @@ import (
 	"penstock/internal/serve/router"
 )
 
-// Frontend runs a frontend with a router inside until ctx ends. It calls ready
-// once, when it accepts requests; until a worker is there it answers 503. Logs go
-// to stderr. When ctx ends it lets running requests finish, within the drain
-// timeout, and returns nil.
+// RunFrontend runs a frontend with an embedded router until ctx ends. It calls ready once, when it accepts
+// requests; until a worker is available it answers 503. Logs go to stderr. When ctx ends it lets running
+// requests finish, within the drain timeout, and returns nil.
 func Frontend(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
 	return play(ctx, cfg, stderr, func(p *process) role { return &frontendRole{process: p, ready: ready} })
 }
@@ -25,7 +24,7 @@ type frontendRole struct {
 	*process
 	ready func(Started)
 
-	// What build makes.
+	// Set by build.
 	prompts  prompts
 	router   *router.Router
 	sight    *sight
@@ -52,8 +51,8 @@ func (f *frontendRole) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
 }
 
-// await waits for no worker: the listener takes connections, and a frontend says itself
-// what it cannot serve yet.
+// awaitReady does not wait for workers: the listener accepts connections, and a frontend reports itself what
+// it cannot serve yet.
 func (f *frontendRole) await(ctx context.Context) error { return reached(ctx, f.router.Begun()) }
 
 func (f *frontendRole) announce() { f.ready(f.started()) }
@@ -102,7 +101,7 @@ func (p *process) newFrontend(r *router.Router, s *sight) (*frontend.Frontend, e
 		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
 		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
 		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
-		// Other modes look at no cache, whatever the workers hold.
+		// Other modes use no cache state, whatever the workers report.
 		IgnoresCaches: p.cfg.RouterMode != string(route.KV),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
@@ -118,11 +117,11 @@ func (p *process) newFrontend(r *router.Router, s *sight) (*frontend.Frontend, e
 	})
 }
 
-// configHandler shows the effective configuration to "config show --server".
+// configHandler serves the effective configuration to "config show --server".
 func configHandler(cfg *config.Loaded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		// Plain values: encoding cannot fail, and a client that is gone is gone.
+		// The values are plain, so encoding cannot fail; a write error means that the client disconnected.
 		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
 	})
 }

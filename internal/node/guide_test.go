@@ -13,8 +13,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestGuidedAnswers asks the built-in model for JSON of a schema, and reads what
-// its tokenizer decodes.
+// TestGuidedAnswers asks the built-in model for JSON of a schema, and parses its decoded answer.
 func TestGuidedAnswers(t *testing.T) {
 	m := openModel(t.Context(), smallConfig(t), nil)
 	if m.err != nil {
@@ -82,8 +81,7 @@ func generated(t *testing.T, m *modelResult, req *engine.Request) (string, engin
 	return string(decoder.Flush(text)), finish
 }
 
-// TestTokenText: the texts of tokens are known where they do not depend on what
-// is before them.
+// TestTokenText: the texts of tokens are known if they do not depend on the preceding text.
 func TestTokenText(t *testing.T) {
 	builtin, err := token.Builtin()
 	if err != nil {

@@ -25,7 +25,7 @@ func TestListeners(t *testing.T) {
 	}
 }
 
-// TestOpenFiles: what is opened is counted.
+// TestOpenFiles: opened files are counted.
 func TestOpenFiles(t *testing.T) {
 	before, ok := openFiles()
 	if !ok || before == 0 {

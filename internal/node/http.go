@@ -18,8 +18,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// handler serves what processes without a frontend have to show: probes, metrics,
-// the configuration, and what more has.
+// newHandler serves the HTTP API of processes without a frontend: probes, metrics, the configuration, and the
+// patterns of more.
 func (p *process) handler(health, ready http.Handler, more map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, h http.Handler) {
@@ -47,7 +47,7 @@ func (p *process) handler(health, ready http.Handler, more map[string]http.Handl
 	return mux
 }
 
-// The bounds of HTTP without a frontend.
+// The limits of HTTP without a frontend.
 const (
 	headerTimeout  = 10 * time.Second
 	bodyTimeout    = time.Minute
@@ -56,7 +56,7 @@ const (
 	closeTimeout   = 5 * time.Second
 )
 
-// serveHTTP serves h on ln, which it closes, until ctx ends; it returns nil then.
+// serveHTTP serves h on ln, which it closes, until ctx ends, and then returns nil.
 func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler:           bounded(h),
@@ -82,8 +82,8 @@ func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.L
 	return err
 }
 
-// bounded bounds how long a client may take to send a body and to take an answer;
-// handlers that stream move the second themselves.
+// withDeadlines limits how long a client may take to send a body and to read a response; handlers that stream
+// extend the second themselves.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Only a real connection has deadlines.

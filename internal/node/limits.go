@@ -14,21 +14,21 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// host is how this machine's limits are read; tests have one of their own.
+// hostProbe reads this machine's limits; tests replace its functions.
 type host struct {
-	// files is how many files this process may have open.
+	// files returns how many files this process may have open.
 	files func() (n uint64, known bool)
-	// open is how many files this process has open.
+	// open returns how many files this process has open.
 	open func() (n uint64, known bool)
-	// free is how much may be written to the file system of a directory, in bytes.
+	// free returns how many bytes may be written to the file system of a directory.
 	free func(dir string) (n uint64, known bool)
 }
 
-// thisHost reads the limits of the machine that this process runs on.
+// newHostProbe reads the limits of the machine on which this process runs.
 func thisHost() host { return host{files: fileLimit, open: openFiles, free: freeBytes} }
 
-// checkFiles compares the limit on open files with what a process of the settings (nil if they
-// are not valid) may need. It returns no finding where the limit is not known.
+// checkFiles compares the limit on open files with what a process with these settings may need; cfg is nil if
+// the settings are invalid. It returns no finding where the limit is unknown.
 func (h host) checkFiles(cfg *config.Loaded) []Finding {
 	const check = "files"
 	limit, known := h.files()
@@ -48,8 +48,8 @@ func (h host) checkFiles(cfg *config.Loaded) []Finding {
 	return []Finding{{check, CheckOK, fmt.Sprintf("a process may have %d files open", limit), ""}}
 }
 
-// checkOpenFiles compares what this process has open with the limit. It returns no finding where
-// one of them is not known.
+// checkOpenFiles compares this process's open files with the limit. It returns no finding where either is
+// unknown.
 func (h host) checkOpenFiles() []Finding {
 	const check = "open files"
 	limit, known := h.files()
@@ -67,8 +67,8 @@ func (h host) checkOpenFiles() []Finding {
 	return []Finding{{check, CheckOK, detail, ""}}
 }
 
-// checkRoom compares what is free on the file system of dir with what JetStream, or the state of
-// a worker, may need there. It returns no finding where that is not known.
+// checkRoom compares the free space on the file system of dir with what JetStream, or a worker's state, may
+// need there. It returns no finding where the free space is unknown.
 func (h host) checkRoom(dir string) []Finding {
 	const check = "data-dir"
 	const remedy = "make room there, or choose another place with --data-dir: when it is full, JetStream takes no events"
@@ -84,8 +84,8 @@ func (h host) checkRoom(dir string) []Finding {
 	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, bytesText(free)), ""}}
 }
 
-// dataDir is the directory to which a process of the settings writes, or the nearest above it
-// that is there; "" if it writes to none.
+// dataDir is the directory to which a process with these settings writes, or its nearest existing parent; ""
+// if it writes to none.
 func dataDir(cfg *config.Loaded) string {
 	dir := cfg.DataDir
 	if dir == "" {
@@ -103,8 +103,7 @@ func dataDir(cfg *config.Loaded) string {
 	}
 }
 
-// checkStore compares what the embedded server stores and has promised to streams with what it
-// may store.
+// checkStore compares what the embedded server stores, and has reserved for streams, with its limit.
 func checkStore(used, reserved, limit uint64) []Finding {
 	const check = "jetstream"
 	const remedy = "remove streams that are not used, or start a NATS server with more room and name it with --nats"
@@ -116,7 +115,7 @@ func checkStore(used, reserved, limit uint64) []Finding {
 	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", bytesText(used), bytesText(limit)), ""}}
 }
 
-// limits are those that a process looks at by itself.
+// limitMonitor checks the limits of this process while it runs.
 type limits struct {
 	host   host
 	cfg    *config.Loaded
@@ -129,8 +128,8 @@ func newLimits(cfg *config.Loaded, p *planes, log *slog.Logger) *limits {
 	return &limits{host: thisHost(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, said: map[string]saidLimit{}}}
 }
 
-// atStart logs what the process is short of as it starts: of what doctor checks, what it can
-// see by itself.
+// logAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
+// itself.
 func (l *limits) atStart(ctx context.Context) {
 	found := append(l.host.checkFiles(l.cfg), l.stored()...)
 	if l.conn != nil && l.server == nil {
@@ -139,7 +138,7 @@ func (l *limits) atStart(ctx context.Context) {
 	l.log.tell(found, time.Now())
 }
 
-// stored returns the findings about what is written on this machine.
+// checkStorage returns the findings about what this process writes on this machine.
 func (l *limits) stored() (found []Finding) {
 	if dir := dataDir(l.cfg); dir != "" {
 		found = l.host.checkRoom(dir)
@@ -153,13 +152,13 @@ func (l *limits) stored() (found []Finding) {
 }
 
 const (
-	// limitsEvery is how often a process looks at its limits while it runs.
+	// limitsEvery is the interval between checks of a running process.
 	limitsEvery = 15 * time.Second
-	// limitsAgain is after what time a limit that is still short stands in the log again.
+	// limitsAgain is the interval after which a persisting shortage is logged again.
 	limitsAgain = 10 * time.Minute
 )
 
-// run looks at the room of what this process writes, and at its open files, until ctx ends.
+// runChecks checks the storage of this process, and its open files, until ctx ends.
 func (l *limits) run(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
@@ -173,14 +172,14 @@ func (l *limits) run(ctx context.Context) error {
 	}
 }
 
-// limitLog logs findings that are not ok: each as it begins or gets worse, then at intervals, and
-// once when it is over.
+// limitLog logs findings which are not ok: each when it appears or changes status, then at intervals, and
+// once when it is resolved.
 type limitLog struct {
 	log  *slog.Logger
 	said map[string]saidLimit // by check
 }
 
-// saidLimit is a finding that is in the log.
+// loggedLimit is a finding that has been logged.
 type saidLimit struct {
 	status string
 	at     time.Time

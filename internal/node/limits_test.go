@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// TestHostChecks: limits that are short are found, with what to do, and nothing is said where they are not known.
+// TestHostChecks: short limits are found, with a remedy, and unknown limits give no finding.
 func TestHostChecks(t *testing.T) {
 	l, err := config.Load("", []string{"PENSTOCK_DATA_DIR=/nowhere/data", "PENSTOCK_MAX_INFLIGHT=9000"}, config.NoFlags(config.Up))
 	if err != nil {
@@ -50,7 +50,8 @@ func TestHostChecks(t *testing.T) {
 	}
 }
 
-// TestLimitsInOperation: what becomes short is in the log with the remedy, again after a while, and once when it is over.
+// TestLimitsInOperation: a new shortage is logged with its remedy, again after a while, and once when it is
+// over.
 func TestLimitsInOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := config.Load("", nil, config.NoFlags(config.Up))
@@ -105,7 +106,7 @@ func TestLimitsInOperation(t *testing.T) {
 	})
 }
 
-// TestStoreWithoutRoom: an embedded server whose streams have been promised all that it may store is found.
+// TestStoreWithoutRoom: an embedded server whose whole storage is reserved for streams is reported.
 func TestStoreWithoutRoom(t *testing.T) {
 	s, err := natsd.Start(natsd.Config{MaxStore: 1 << 20})
 	if err != nil {

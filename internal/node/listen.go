@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// listen opens the HTTP address. It says what to do if somebody else has it.
+// listenHTTP opens the HTTP address. Its errors say what to do if the address is in use.
 func listen(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -23,15 +23,15 @@ func listen(addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// loopback reports whether only this machine can reach a host and port; a name
-// other than localhost is taken for one that others can reach.
+// isLoopback reports whether only this machine can reach a host and port. It assumes that others can reach a
+// name other than localhost.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// reachable returns the host and port at which this machine reaches a listener:
-// one that listens on every address has none of its own.
+// reachableAddr returns the host and port at which this machine reaches a listener: one that listens on every
+// address has no host of its own.
 func reachable(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {

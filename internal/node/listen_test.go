@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestListenElsewhere: an address that no interface has is told as such, with what to give instead.
+// TestListenElsewhere: the error of an address that no interface has says so, with a remedy.
 func TestListenElsewhere(t *testing.T) {
 	ln, err := listen("192.0.2.1:0") // of TEST-NET-1: no machine has it
 	if err == nil {

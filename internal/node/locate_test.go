@@ -35,7 +35,7 @@ func TestLocate(t *testing.T) {
 		{filepath.Join(local, "none"), "", 1},
 		{"org/main", filepath.Join(hub, "models--org--main", "snapshots", "bbb"), 0},
 		{"gpt2", filepath.Join(hub, "models--gpt2", "snapshots", "ccc"), 0},
-		{"org/two", "", 1},     // which of them?
+		{"org/two", "", 1},     // ambiguous
 		{"org/weights", "", 1}, // it has no tokenizer
 		{"org/none", "", 1},
 		{"org/out", "", 1},

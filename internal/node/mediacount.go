@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// counter counts the tokens of conversations with media as frontends do, for the comparison with the
-// counts of an engine.
+// promptCounter counts the tokens of conversations with media as frontends do, to compare them with an
+// engine's counts.
 type counter struct{ local prep.Local }
 
 func newCounter(pipe *prep.Pipeline) (*counter, error) {
@@ -21,10 +21,10 @@ func newCounter(pipe *prep.Pipeline) (*counter, error) {
 	return &counter{prep.Local{Pipeline: pipe, Media: resolver.For(resolve.Way{Identity: media.ByBytes})}}, nil
 }
 
-// maxCounted bounds the file of a sample, in bytes.
+// maxCounted bounds a sample's file, in bytes.
 const maxCounted = 16 << 20
 
-// prompt returns the prompt of a conversation, see [remote.Counting].
+// buildPrompt returns the prompt of a conversation, see [remote.Counting].
 func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (remote.Shown, error) {
 	chat := &prep.Chat{Messages: []prep.Message{{Role: "user"}}, AddGenerationPrompt: true}
 	parts := []byte{'['}

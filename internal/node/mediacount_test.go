@@ -20,7 +20,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// seeing writes a checkpoint of a family of models with media, around the built-in tokenizer.
+// exportMediaModel writes a checkpoint of a family of models with media, around the built-in tokenizer.
 func seeing(t *testing.T, family string) (dir string) {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
@@ -52,7 +52,7 @@ func seeing(t *testing.T, family string) (dir string) {
 	return dir
 }
 
-// checkedEngine returns what /health says of the only engine once its media were compared.
+// checkedEngine returns /health's status of the only engine once its media were compared.
 func checkedEngine(t *testing.T, url string) EngineStatus {
 	t.Helper()
 	var e EngineStatus
@@ -85,9 +85,9 @@ func getJSON(t *testing.T, url string, v any) {
 	}
 }
 
-// TestMediaCountsDiffer: an engine that makes other tokens of media than are counted here is found out when
-// it starts, by each of the ways in which engines are known to differ; it is said with a remedy, and the
-// kind is routed by text from then on. Without a difference nothing is said.
+// TestMediaCountsDiffer: an engine whose media tokens differ from the counts here is detected when it starts,
+// for each known kind of difference. It is reported with a remedy, and the kind is routed by text from then
+// on. Without a difference nothing is reported.
 func TestMediaCountsDiffer(t *testing.T) {
 	off := func(of func(*mimic.Features) *mimic.Switch) func(*mimic.Config) {
 		return func(c *mimic.Config) { *of(&c.Features) = mimic.Off }
@@ -115,11 +115,11 @@ func TestMediaCountsDiffer(t *testing.T) {
 		"arguments named":          {"qwen2_vl", args(`{"max_pixels":50176,"min_pixels":784}`), `,mm-processor-kwargs={"max_pixels":50176, "min_pixels":784}`, "", ""},
 		"arguments named in vain":  {"qwen2_vl", nil, `,mm-processor-kwargs={"images_kwargs":{"max_pixels":50176}}`, "image", "a picture of 1344 by 1008 pixels"},
 		"arguments, of qwen3":      {"qwen3_vl", args(`{"images_kwargs":{"size":{"longest_edge":100352}}}`), `,mm-processor-kwargs={"images_kwargs":{"size":{"longest_edge":100352}}}`, "", ""},
-		"arguments for one kind":   {"qwen3_vl", args(`{"videos_kwargs":{"fps":1}}`), "", "", ""}, // which the loader does not heed
+		"arguments for one kind":   {"qwen3_vl", args(`{"videos_kwargs":{"fps":1}}`), "", "", ""}, // the loader ignores it
 		"sounds, and not compared": {"qwen2_audio", roundUp, ",media-check=off", "", "off"},
 	} {
 		for _, render := range []mimic.Switch{mimic.On, mimic.Off} {
-			if render == mimic.Off && c.family != "qwen2_vl" { // one family shows that both ways to ask do
+			if render == mimic.Off && c.family != "qwen2_vl" { // one family shows that both ways to ask work
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, render %v", name, render == mimic.On), func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 	}
 }
 
-// showsRoutedByText waits until a request that shows an object of a kind is routed by its text, for that reason.
+// showsRoutedByText waits until a request with an object of a kind is routed by its text, for that reason.
 func showsRoutedByText(t *testing.T, url, kind string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}`, samplePart(kind))
@@ -196,5 +196,5 @@ func showsRoutedByText(t *testing.T, url, kind string) {
 	t.Error("no request was routed by its text for that reason")
 }
 
-// samplePart is the part of a message that shows a small object of a kind.
+// samplePart is the message part of a small object of a kind.
 func samplePart(kind string) string { return string(remote.SamplePart(kind)) }

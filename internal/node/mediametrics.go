@@ -8,10 +8,10 @@ import (
 	"penstock/internal/obs"
 )
 
-// mediaMetrics tell of the files of media and of shared memory; they are collected when somebody looks.
+// mediaMetrics reports media files and shared memory; it collects at each scrape.
 type mediaMetrics struct {
-	fetcher *fetch.Fetcher // nil where none are fetched
-	lender  *shm.Lender    // nil where there is no shared memory
+	fetcher *fetch.Fetcher // nil if none are fetched
+	lender  *shm.Lender    // nil without shared memory
 
 	asked, hits, bytes, segments, lent *prometheus.Desc
 }

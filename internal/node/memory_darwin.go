@@ -2,7 +2,7 @@ package node
 
 import "golang.org/x/sys/unix"
 
-// memory returns how many bytes of memory the machine has; 0 is not known.
+// memoryLimit returns how many bytes of memory the machine has; 0 means unknown.
 func memory() uint64 {
 	total, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {

@@ -46,8 +46,7 @@ func TestCgroupLimit(t *testing.T) {
 	}
 }
 
-// A cache that no machine has the memory for is an error that says so, not the
-// end of the process.
+// A cache too large for any machine is an error that says so, not the end of the process.
 func TestTooMuchCache(t *testing.T) {
 	if runtime.GOOS == "linux" && memory() == 0 {
 		t.Fatal("how much memory the machine has is not known")

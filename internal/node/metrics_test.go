@@ -18,12 +18,11 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// metric is what documents and registry both say of a metric, in the form of the
-// document's table.
+// metric is what the document and the registry have of a metric, in the form of the document's table.
 type metric struct{ labels, meaning string }
 
-// TestMetricsAreDocumented: docs/metrics.md lists what a node registers, neither
-// more nor less, with its labels and its help.
+// TestMetricsAreDocumented: docs/metrics.md lists exactly the metrics which a node registers, with labels and
+// help.
 func TestMetricsAreDocumented(t *testing.T) {
 	registered, types := registry(t)
 	documented := map[string]metric{}
@@ -56,9 +55,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// registry returns the metrics of our own that processes have, and the types of
-// those that have a value before anything happened. Those of a frontend and of a
-// worker are those of up.
+// documentedMetrics returns the processes' own metrics, and the types of the metrics with a value before any
+// traffic. Up has the metrics of a frontend and of a worker.
 func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	metrics, types = map[string]metric{}, map[string]string{}
@@ -87,7 +85,7 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 	return metrics, types
 }
 
-// describe adds what is registered.
+// describeMetrics adds the registered metrics.
 func describe(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc)

@@ -11,14 +11,14 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// localEngine is what every engine of this process can do.
+// localEngine is what every engine of this process implements.
 type localEngine interface {
 	engine.Engine
 	engine.KVSource
 	engine.LoadSource
 }
 
-// modelResult is a served model, or why there is none.
+// modelResult is a served model, or the error that prevents it.
 type modelResult struct {
 	engines []localEngine // at least one
 	pipe    *prep.Pipeline
@@ -27,8 +27,8 @@ type modelResult struct {
 
 func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
 
-// openModel makes the engines of all workers and the pipeline of their model,
-// unless ctx ends first. files is where engines have media from; nil for nowhere.
+// openModel makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
+// the source of the engines' media; nil for none.
 func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
@@ -59,9 +59,8 @@ func engineCount(cfg *config.Loaded) int {
 	return 1
 }
 
-// openTokenizer opens the pipeline of a model's tokenizer: that of the engines of
-// this process, the built-in one, or the files that the worker names or, where
-// they are elsewhere here, those of model-path.
+// openTokenizer opens the pipeline of a model's tokenizer: that of this process's engines, the built-in one,
+// the files which the worker names or, if they are elsewhere on this machine, the files of model-path.
 func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p.model != nil && ref.Digest == p.model.pipe.Digest {
 		return p.model.pipe, nil

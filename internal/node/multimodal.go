@@ -14,8 +14,8 @@ import (
 	"penstock/internal/serve/relay"
 )
 
-// sightOf returns what finds out, in a router process, what the media of a model's conversations are;
-// nil if nothing can.
+// newModelMediaResolver returns the media resolver of a model in a router process; nil if its media cannot be
+// resolved here.
 func (r *routerRole) sightOf(card engine.Card) relay.Sight {
 	pipe, err := r.openSeeing(&card)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *routerRole) sightOf(card engine.Card) relay.Sight {
 	return s
 }
 
-// openSeeing opens the pipeline of a model that makes prompts of conversations with media.
+// openMediaPipeline opens a pipeline which makes a model's prompts of conversations with media.
 func (r *routerRole) openSeeing(card *engine.Card) (*prep.Pipeline, error) {
 	if card.Tokenizer.Kind == engine.TokenizerOfEngine {
 		return nil, errors.New("only its engines have its tokenizer: start the workers with --model-path")
@@ -50,7 +50,7 @@ func (r *routerRole) openSeeing(card *engine.Card) (*prep.Pipeline, error) {
 	return pipe, nil
 }
 
-// undecoded is the card of a model of whose media engines are given nothing that was decoded.
+// undecoded returns a model's card for the case that its engines receive no decoded media.
 func undecoded(card engine.Card) *engine.Card {
 	if card.MediaDecoder != nil {
 		card.MediaDecoder = &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
@@ -58,13 +58,13 @@ func undecoded(card engine.Card) *engine.Card {
 	return &card
 }
 
-// modelSight is the sight of one model.
+// modelMediaResolver resolves the media of one model.
 type modelSight struct {
 	local   prep.Local
 	content prep.ContentRule // of the model's engines
-	// decoding resolves media with what was decoded of them; nil if engines are given nothing of that.
+	// decoding resolves media together with their decoded data; nil if engines receive none.
 	decoding prep.Resolver
-	making   chan struct{} // has room for those who make prompts at once
+	making   chan struct{} // semaphore of concurrent prompt encodings
 	log      *slog.Logger
 }
 
@@ -85,7 +85,8 @@ func (s *modelSight) Preprocess(ctx context.Context, req *engine.PreprocessReque
 	}, nil
 }
 
-// prompt makes a prompt. Its text is computed, by a few at a time; for its media others are waited for.
+// makePrompt makes a prompt. A semaphore limits the concurrent encoding of text; waiting for media does not
+// hold it.
 func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	var p prep.Prompt
 	var chat *prep.Chat
@@ -107,7 +108,7 @@ func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) 
 	return s.local.Complete(ctx, chat, p.Tokens)
 }
 
-// turn calls do when it is the caller's turn.
+// runLimited calls do while it holds the semaphore.
 func (s *modelSight) turn(ctx context.Context, do func() error) error {
 	select {
 	case s.making <- struct{}{}:
@@ -118,7 +119,7 @@ func (s *modelSight) turn(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// found is what others are told of objects: who they are and how large.
+// identitiesOf returns copies of objects with only their kinds, keys, identities and sizes.
 func found(objects []media.Object) []media.Object {
 	all := make([]media.Object, len(objects))
 	for i := range objects {
@@ -128,7 +129,7 @@ func found(objects []media.Object) []media.Object {
 	return all
 }
 
-// Attach implements relay.Sight. It is all of them or none: an engine that fetches one of them
+// Attach implements relay.Sight. It attaches all decoded objects or none: an engine that fetches one of them
 // may fetch the others.
 func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]media.Object, func()) {
 	none := func() {}
@@ -147,7 +148,7 @@ func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]medi
 	}
 	with := slices.Clone(objects)
 	for i := range with {
-		// A URL may show something else by now. Of what goes by its client's name nobody can tell.
+		// A URL may have other content by now. For an identity which the client gave, that cannot be checked.
 		if bare(with[i]) && (with[i].Identity == "" || with[i].Key == decoded[i].Key) {
 			with[i].Tensor = decoded[i].Tensor
 		}
@@ -155,5 +156,5 @@ func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]medi
 	return frontend.Sent(with), release
 }
 
-// bare reports whether an object comes without what was decoded of it.
+// lacksTensor reports whether an object comes without its decoded data.
 func bare(o media.Object) bool { return o.Tensor.IsZero() && o.Source != "" }

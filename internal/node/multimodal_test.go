@@ -22,7 +22,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// square is a picture in one colour, as a file.
+// squarePNG is a picture in one colour, as a file.
 func square(t *testing.T, shade uint8) []byte {
 	t.Helper()
 	p := image.NewRGBA(image.Rect(0, 0, 112, 112))
@@ -36,7 +36,8 @@ func square(t *testing.T, shade uint8) []byte {
 	return b.Bytes()
 }
 
-// newSeeing returns a router process that looks at media, as far as it is needed for that, and what it says.
+// newMediaRouter returns a router process which resolves media, with only the parts needed for that, and its
+// log.
 func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	t.Helper()
 	env := []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_MULTIMODAL=true", "PENSTOCK_MEDIA_ALLOW_PRIVATE=true"}
@@ -66,7 +67,7 @@ func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	return r, said
 }
 
-// seeingCard is the card of the built-in model.
+// mediaCard is the card of the built-in model.
 func seeingCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
 	eng, _ := servedEngine(t, smallConfig(t))
@@ -77,7 +78,7 @@ func seeingCard(t *testing.T, transfer string) engine.Card {
 	return card
 }
 
-// asked is a request about pictures.
+// preprocessRequest is a request with pictures.
 func asked(urls ...string) *engine.PreprocessRequest {
 	c := &prep.Chat{AddGenerationPrompt: true, Namespace: "n"}
 	parts := prep.AppendTextPart([]byte{'['}, "What is this?")
@@ -89,8 +90,8 @@ func asked(urls ...string) *engine.PreprocessRequest {
 	return &engine.PreprocessRequest{Attempt: 3, Model: "m", Chat: prep.AppendShown(nil, c), Shows: true}
 }
 
-// TestSightOfRouter: what a router process finds out is what can be told in a few bytes, and it lends what was decoded of the
-// picture that was asked about, and of no other that its URL shows later.
+// TestSightOfRouter: a router process returns identities of a few bytes, and lends the decoded picture of the
+// request, and no picture which its URL has later.
 func TestSightOfRouter(t *testing.T) {
 	var shows atomic.Pointer[[]byte]
 	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(*shows.Load()) }))
@@ -149,7 +150,7 @@ func TestSightOfRouter(t *testing.T) {
 	}
 }
 
-// TestSightRefuses: what a client is told, and what is a reason to go by the text, is told apart.
+// TestSightRefuses: errors for the client and reasons for routing by text are distinguished.
 func TestSightRefuses(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	defer page.Close()
@@ -172,7 +173,7 @@ func TestSightRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r.making <- struct{}{} // all hands are busy
+	r.making <- struct{}{} // all workers are busy
 	r.making <- struct{}{}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -181,7 +182,7 @@ func TestSightRefuses(t *testing.T) {
 	}
 }
 
-// TestNoSight: a model that cannot be looked at is served without, and the log says why.
+// TestNoSight: a model whose media cannot be resolved is served without, and the log says why.
 func TestNoSight(t *testing.T) {
 	for name, c := range map[string]struct {
 		ref  engine.TokenizerRef

@@ -17,9 +17,8 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// dial connects to the fleet's NATS server. It waits for one that does not answer
-// yet: the processes of a fleet start together. Once connected, the connection
-// returns by itself for ever.
+// dialNATS connects to the fleet's NATS server. It retries while the server does not answer yet, because the
+// processes of a fleet start together. Once connected, the connection reconnects without limit.
 func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
 	opts, err := natsOptions(cfg, token)
 	if err != nil {
@@ -46,8 +45,8 @@ func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logge
 	}
 }
 
-// natsServerTLS is the TLS of an embedded server: with a certificate of its own it
-// speaks nothing else, and with authorities it asks its clients for one.
+// natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
+// with authorities it requires client certificates.
 func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
 	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
 	if err != nil || len(own) == 0 {

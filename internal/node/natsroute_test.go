@@ -27,12 +27,12 @@ func TestChoosePlace(t *testing.T) {
 		{route: "10.0.0.6", want: place{"", "host-6"}, got: place{"10.0.0.6:0", "host-6"}},
 		{route: "fe80::1%eth0", err: "--rpc-addr HOST:0"},
 		{route: "169.254.7.7", err: "--rpc-addr HOST:0"},
-		// All interfaces: others are told the route's address.
+		// All interfaces: the route's address is advertised.
 		{route: "10.0.0.6", want: place{"0.0.0.0:7000", ""}, got: place{"0.0.0.0:7000", "10.0.0.6"}},
 		{route: "10.0.0.6", want: place{":7000", ""}, got: place{":7000", "10.0.0.6"}},
 		{route: "10.0.0.6", want: place{"[::]:7000", "host-6:1"}, got: place{"[::]:7000", "host-6:1"}},
 		{route: "fe80::1%eth0", want: place{":7000", ""}, err: "one link alone"},
-		{route: "", want: place{":7000", ""}, got: place{":7000", ""}}, // which the plane refuses
+		{route: "", want: place{":7000", ""}, got: place{":7000", ""}}, // refused by the plane
 		// Given: as it is.
 		{route: "10.0.0.6", want: place{"127.0.0.1:7000", ""}, got: place{"127.0.0.1:7000", ""}},
 		{route: "fe80::1%eth0", want: place{"10.0.0.6:0", ""}, got: place{"10.0.0.6:0", ""}},
@@ -48,8 +48,7 @@ func TestChoosePlace(t *testing.T) {
 	}
 }
 
-// What the log says of the choice: one line, a warning where other hosts are told
-// what they cannot reach.
+// The log of the choice is one line, a warning if other hosts get an address which they cannot reach.
 func TestChoosePlaceLog(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -70,7 +69,7 @@ func TestChoosePlaceLog(t *testing.T) {
 		cfg := settingsOf(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &planes{}
-		if cfg.NATSListen != "" { // at loopback, whatever the settings are
+		if cfg.NATSListen != "" { // at loopback, regardless of the settings
 			p.server = server
 		}
 		_, err := p.choosePlace(cfg, "rpc-addr", place{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
@@ -80,7 +79,7 @@ func TestChoosePlaceLog(t *testing.T) {
 	}
 }
 
-// A connection to a server at loopback is no way out of this host.
+// A connection to a server at loopback does not give a route out of this host.
 func TestRouteOfConnection(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"penstock/internal/plane/natsd/natsdtest"
 )
 
-// A process ends at a NATS server that is too old, as one that failed and not as
-// one that was too late, and doctor fails for the same reason.
+// A process ends at a NATS server that is too old, as a failure and not as a timeout, and doctor fails for
+// the same reason.
 func TestNATSTooOld(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end at it
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
 	defer cancel()
 	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
 		cfg := settingsOf(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")

@@ -18,18 +18,17 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// planes are what a process reaches others through. Fields are zero where opening
-// stopped.
+// planes are the connections of a process to others. Fields not reached before an error are zero.
 type planes struct {
 	server   *natsd.Server // nil unless NATS is embedded
 	conn     *nats.Conn    // nil without NATS
 	events   bus.Bus
 	archive  bus.Archive // nil without NATS, and with events over ZeroMQ
-	mesh     *bus.ZMQ    // events, if they travel over ZeroMQ
+	mesh     *bus.ZMQ    // the same as events, if they travel over ZeroMQ
 	registry disco.Registry
 	rpc      rpc.Plane
 	addr     string // where to serve on rpc; "" lets the plane choose
-	// eventHost is where others reach the mesh; "" is where it listens.
+	// eventHost is the host at which others reach the mesh; "" is the listen address.
 	eventHost string
 
 	// What the planes lost or could not read.
@@ -37,14 +36,13 @@ type planes struct {
 	closers                               []func() error
 }
 
-// forgetTimeout bounds the removal of old registrations, in the same process.
+// deregisterTimeout bounds the removal of registrations.
 const forgetTimeout = 10 * time.Second
 
-// none is the count of planes that lose nothing.
+// zeroCount is the counter of planes that lose nothing.
 func none() uint64 { return 0 }
 
-// openPlanes opens what the settings name. The planes are to be closed also after
-// an error.
+// openPlanes opens what the settings name. The caller closes the planes even after an error.
 func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*planes, error) {
 	p := &planes{dropped: none, malformed: none, unreadable: none, holes: none}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
@@ -65,8 +63,8 @@ func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*pla
 	return p, p.forget(ctx, cfg)
 }
 
-// openNATS starts the embedded server or connects to the fleet's. Without either
-// there is no connection. It also takes the lock of the data directory.
+// openNATS starts the embedded server or connects to the fleet's. Without either there is no connection. It
+// also takes the lock of the data directory.
 func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
 	token, err := secret("nats-token-file", cfg.NATSTokenFile)
 	if err != nil {
@@ -119,8 +117,8 @@ func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err 
 	return nil
 }
 
-// openBus opens the event plane. Without NATS and ZeroMQ it ends at this process:
-// routing goes by what the router decides and by what workers answer to pings.
+// openBus opens the event plane. Without NATS and ZeroMQ it stays within this process: routing then uses the
+// router's own decisions and the workers' answers to pings.
 func (p *planes) openBus(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
 		return p.openZMQ(cfg, log)
@@ -170,9 +168,9 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 	return fmt.Errorf("discovery %s: there is none of that name", discovery)
 }
 
-// forget removes the registrations of the process that had the data directory
-// before: when it was killed its workers died with it. A server that others reach
-// may know others who live: their leases say who does.
+// removeStaleRegistrations removes the registrations of the previous process with this data directory: if it
+// was killed, its workers died with it. It leaves a server which others reach alone, because other workers
+// may be alive: their leases decide.
 func (p *planes) forget(ctx context.Context, cfg *config.Loaded) error {
 	registry, ok := p.registry.(*disco.NATS)
 	if !ok || p.server == nil || cfg.NATSListen != "" {
@@ -183,7 +181,7 @@ func (p *planes) forget(ctx context.Context, cfg *config.Loaded) error {
 	return registry.Forget(ctx)
 }
 
-// url is where others reach the embedded NATS server; "" if they cannot.
+// natsURL is where others reach the embedded NATS server; "" if they cannot.
 func (p *planes) url() string {
 	if p.server == nil {
 		return ""
@@ -191,7 +189,7 @@ func (p *planes) url() string {
 	return p.server.URL()
 }
 
-// measure shows what the planes lost or could not read.
+// registerMetrics registers the counters of what the planes lost or could not read.
 func (p *planes) measure(m *obs.Metrics) {
 	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
 	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
@@ -199,7 +197,7 @@ func (p *planes) measure(m *obs.Metrics) {
 	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
 }
 
-// Close closes what was opened, the last first.
+// Close closes what was opened, in reverse order.
 func (p *planes) Close() error {
 	var errs []error
 	for i := len(p.closers) - 1; i >= 0; i-- {

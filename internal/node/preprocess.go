@@ -9,14 +9,14 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// promptEngine is an engine of this process with the tokenizer and the template of
-// its checkpoint, as engines of other makes have theirs.
+// promptEngine is an engine of this process with the tokenizer and the template of its checkpoint, as remote
+// engines have theirs.
 type promptEngine struct {
 	localEngine
 	local prep.Local
 }
 
-// fullEngine is one that makes embeddings too.
+// embeddingEngine is a promptEngine that also computes embeddings.
 type fullEngine struct {
 	promptEngine
 	engine.Embedder
@@ -30,9 +30,8 @@ var (
 	_ engine.Preprocessor = fullEngine{}
 )
 
-// withPrompts returns the engine with the ability to make prompts, if its pipeline
-// can make those of conversations too: it is the frontend's own pipeline, and an
-// engine that can do no more must not be named as the way out.
+// withPrompts adds prompt making to the engine if its pipeline can also encode conversations. It is the
+// frontend's own pipeline, so an engine that can do no more must not be offered as the fallback.
 func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	if pipe.Template == nil {
 		return e
@@ -44,8 +43,8 @@ func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	return able
 }
 
-// Started is closed when an engine that takes time to start has done so; nil is one
-// that does not.
+// Started returns a channel which is closed when an engine with a slow start has started; nil for other
+// engines.
 func (e promptEngine) Started() <-chan struct{} {
 	if s, ok := e.localEngine.(interface{ Started() <-chan struct{} }); ok {
 		return s.Started()
@@ -76,8 +75,8 @@ func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest)
 	return e.local.EncodeChat(ctx, c)
 }
 
-// prompts makes the router's prompts with the frontend, which needs the router
-// first. Nothing asks before both are made.
+// frontendPrompter makes the router's prompts with the frontend, which is built after the router. No request
+// comes before both are built.
 type prompts struct{ frontend *frontend.Frontend }
 
 // Prompt implements router.Prompter.

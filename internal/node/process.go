@@ -13,11 +13,10 @@ import (
 	"penstock/internal/obs"
 )
 
-// readyTimeout bounds the time from start to the first request that could be
-// served. Loading a checkpoint is not part of it.
+// readyTimeout bounds the time from start to readiness. Loading a checkpoint is not part of it.
 const readyTimeout = 30 * time.Second
 
-// process is what the roles of one process share, and what they are built from.
+// process is what the roles of one process share and are built from.
 type process struct {
 	cfg     *config.Loaded
 	log     *slog.Logger
@@ -25,28 +24,28 @@ type process struct {
 	began   time.Time
 	ln      net.Listener // of HTTP; nil if there is none
 	door    door         // of ln
-	tracer  *obs.Tracer  // nil unless the environment wants traces
+	tracer  *obs.Tracer  // nil unless the environment enables traces
 	planes  *planes
-	fetcher *fetch.Fetcher // of media; nil where none are looked at
+	fetcher *fetch.Fetcher // of media; nil if this process resolves none
 	model   *modelResult   // nil unless engines run here
-	remotes *remotes       // nil unless other programs run this process's engines
-	adapt   adapter        // opens what speaks with those
+	remotes *remotes       // nil unless this process follows remote engines
+	adapt   adapter        // opens their adapters
 }
 
 // role is what a process does.
 type role interface {
-	// build makes all services, and with them all metrics.
+	// buildServices makes all services, and with them all metrics.
 	build() error
-	// start starts the services, those first that others need.
+	// startServices starts the services in dependency order.
 	start(ctx context.Context, stages *stages)
-	// await returns when the role can be told to be ready.
+	// awaitReady returns when the role is ready.
 	await(ctx context.Context) error
-	// announce tells the caller that it is.
+	// announceReady tells the caller that it is ready.
 	announce()
 }
 
-// play runs a process with the role that as makes, until ctx ends. Then it lets
-// running requests finish, within the drain timeout, and returns nil.
+// runRole runs a process with the role that newRole makes, until ctx ends. Then it lets running requests
+// finish, within the drain timeout, and returns nil.
 func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
 	p := &process{cfg: cfg, began: time.Now(), metrics: obs.NewMetrics(), adapt: adaptTo}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
@@ -57,7 +56,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 			return err
 		}
 		p.ln = p.door.ln
-		defer p.ln.Close() // whoever serves it closes it too, once it runs
+		defer p.ln.Close() // a server that runs on it also closes it
 	}
 	traces, err := openTraces(ctx, cfg, p.log)
 	if err != nil {
@@ -65,7 +64,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	if traces != nil {
 		p.tracer = traces.Tracer()
-		defer traces.Close() // when all that has spans is over
+		defer traces.Close() // after everything that has spans
 	}
 	if cfg.Command != config.Router || cfg.Multimodal {
 		if p.fetcher, err = newFetcher(cfg); err != nil {
@@ -96,7 +95,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	r.start(life, stages)
 	if err := r.await(life); err != nil {
 		if ctx.Err() != nil || life.Err() != nil {
-			return nil // stopped before it was ready, or a stage says why not
+			return nil // stopped before it was ready, or a failed stage holds the error
 		}
 		return err
 	}
@@ -107,8 +106,8 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	return nil
 }
 
-// open opens the planes and, where engines run, makes them: neither needs the
-// other, so both are made at once. What was opened before an error is in planes.
+// openAll opens the planes and, if engines run here, makes them, concurrently since neither needs the other.
+// After an error, planes holds what was opened.
 func (p *process) open(ctx context.Context) error {
 	models := make(chan *modelResult, 1)
 	if p.hasEngines() && !p.cfg.Remote() {
@@ -124,7 +123,7 @@ func (p *process) open(ctx context.Context) error {
 	return err
 }
 
-// logServing is the record of what announce tells the caller.
+// logServing logs what announce tells the caller.
 func (p *process) logServing() {
 	args := []any{"role", string(p.cfg.Command), "took", time.Since(p.began).Round(time.Millisecond).String()}
 	for _, at := range [][2]string{{"url", p.url()}, {"nats", p.planes.url()}} {
@@ -135,7 +134,7 @@ func (p *process) logServing() {
 	p.log.Info("serving", args...)
 }
 
-// LogFailure writes the error that a process ended with to its log.
+// LogFailure logs the error with which a process ended.
 func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
 	log, err := newLogger(cfg, w)
 	if err != nil {
@@ -144,16 +143,15 @@ func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
 	log.Error("ended by an error", "error", failure)
 }
 
-// hasEngines reports whether the workers of this process are those of engines: a
-// router's are not.
+// hasEngines reports whether this process's workers are engines: a router's are not.
 func (p *process) hasEngines() bool {
 	return p.cfg.Command == config.Up || p.cfg.Command == config.Worker
 }
 
-// until returns when ok says so, or with ctx's cause.
+// waitUntil returns when ok reports true, or with ctx's cause.
 func until(ctx context.Context, ok func() bool) error { return untilAt(ctx, time.Millisecond, ok) }
 
-// untilAt is until for what may take long: it looks at such intervals.
+// waitUntilEvery is waitUntil for long waits: it polls at the given interval.
 func untilAt(ctx context.Context, every time.Duration, ok func() bool) error {
 	look := time.NewTicker(every)
 	defer look.Stop()
@@ -175,7 +173,7 @@ func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
 	return obs.NewLogger(w, obs.Format(cfg.LogFormat), levels)
 }
 
-// url is where this machine reaches the HTTP API; "" if there is none.
+// httpURL is where this machine reaches the HTTP API; "" if there is none.
 func (p *process) url() string {
 	if p.ln == nil {
 		return ""

@@ -23,18 +23,18 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// relayWorld is workers, a router and a relay in one process, as the engine that
-// the relay makes of them. It runs while the engine does.
+// proxyFleet is workers, a router and a router proxy in one process, as the engine that the proxy makes of
+// them. It runs while the engine does.
 type relayWorld struct {
-	engine.Engine // the relay's
+	engine.Engine // the proxy's
 	process       *process
 	router        *router.Router
 	relay         *relay.Relay
 	workers       []*worker.Worker
 }
 
-// newRelayWorld makes one of n workers whose calls go through faulty. Its engines
-// have all abilities of the workers'.
+// newProxyFleet makes a fleet of n workers whose calls go through faulty. Its engines have all abilities of
+// the workers'.
 func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine.Engine {
 	t.Helper()
 	cfg, err := config.Load("", []string{
@@ -76,7 +76,7 @@ func newRelayWorld(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 	}{w, w.Engine.(engine.LoadSource), w.Engine.(engine.Embedder), w.Engine.(engine.Preprocessor)}
 }
 
-// Run implements engine.Engine: requests are taken once the workers are known.
+// Run implements engine.Engine: requests are accepted once the workers are known.
 func (w *relayWorld) Run(ctx context.Context) error {
 	stages, life := newStages(context.Background())
 	stages.start(life, "router", w.router.Run)
@@ -92,7 +92,7 @@ func (w *relayWorld) Run(ctx context.Context) error {
 
 func sound(p rpc.Plane) rpc.Plane { return p }
 
-// TestRelayConforms: behind a relay workers are an engine like any other.
+// TestRelayConforms: workers behind a router proxy pass the engine conformance suite.
 func TestRelayConforms(t *testing.T) {
 	_, pipe := servedEngine(t, smallConfig(t))
 	enginetest.Test(t, enginetest.Options{
@@ -104,8 +104,7 @@ func TestRelayConforms(t *testing.T) {
 	})
 }
 
-// relayedRequests are requests of every kind whose answers do not depend on where
-// they are computed.
+// proxiedRequests are requests of every kind whose answers do not depend on the worker.
 func relayedRequests() map[string]*engine.Request {
 	of := func(change func(*engine.Request)) *engine.Request {
 		r := &engine.Request{ID: "r", Attempt: 3, Model: "penstock-tiny", Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 24, IgnoreEOS: true}}
@@ -134,8 +133,8 @@ func relayedRequests() map[string]*engine.Request {
 	}
 }
 
-// TestRelayMovesRequests: with connections that break all the time, the answer is
-// that of one engine, and keeps to the contract of one; nothing is left reserved.
+// TestRelayMovesRequests: with connections that break constantly, the answer equals one engine's, and keeps
+// to the contract; nothing stays reserved.
 func TestRelayMovesRequests(t *testing.T) {
 	e := newRelayWorld(t, 3, func(p rpc.Plane) rpc.Plane {
 		return rpc.Faulty(p, 1, rpc.Faults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})

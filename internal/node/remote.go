@@ -20,22 +20,22 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// remotes are the engines of this process that other programs run. Each comes and goes by
-// itself: none waits for another, and one that comes late is taken in then.
+// remoteEngines are the engines of this process which run as other programs. Each connects and disconnects
+// independently: none waits for another, and one that appears late is added then.
 type remotes struct {
 	p       *process
 	log     *slog.Logger
 	metrics *worker.Metrics
 	all     []*remoteEngine
-	// id is the number of a worker in the fleet.
+	// workerID is the id of a worker in the fleet.
 	id func(of, rank int) kv.WorkerID
-	// look asks an engine what it serves, and adapt opens the adapter of one of its ranks.
+	// probe asks an engine what it serves; openAdapter opens the adapter of one of its ranks.
 	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
 	adapt adapter
 	// returnLook is the constant of that name.
 	returnLook time.Duration
-	// settled is set once the process has told that it serves: until then an engine
-	// that cannot be used as the settings say ends the process.
+	// announced is set once the process has announced that it serves. Until then an engine that cannot be
+	// used as the settings say ends the process.
 	settled atomic.Bool
 
 	mu struct {
@@ -46,8 +46,8 @@ type remotes struct {
 	}
 }
 
-// remoteEngine is one of them: an engine, or as many as it has data-parallel ranks, with
-// a worker for each.
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
+// constants after it are its states.
 type remoteEngine struct {
 	set   *remotes
 	of    config.RemoteEngine
@@ -70,27 +70,28 @@ type rankWorker struct {
 	engine engine.Engine
 }
 
-// The states of an engine that another program runs.
+// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
+// to waiting if it is transient, and else to refused. Both are retried.
 const (
-	EngineAsking  = "asking"  // it has not been reached or given up yet
-	EngineWaiting = "waiting" // it does not answer; it is asked again
-	EngineOpening = "opening" // it answers, and its worker is being made
+	EngineAsking  = "asking"  // not yet reached or given up
+	EngineWaiting = "waiting" // it does not answer, and is retried
+	EngineOpening = "opening" // it answers, and its workers are being made
 	EngineServing = "serving"
-	EngineDown    = "unreachable" // it served, and does not answer now: its workers wait for it
-	EngineRefused = "refused"     // it answers, and cannot be used; it is tried again
+	EngineDown    = "unreachable" // it served, and now does not answer: its workers wait for it
+	EngineRefused = "refused"     // it answers but cannot be used, and is retried
 )
 
-// The kinds of what routers know of an engine's cache.
+// The sources of what routers know of an engine's cache.
 const (
-	EventsYes     = "yes"     // the engine says what it stores and evicts
-	EventsGuessed = "guessed" // it follows from what is sent there, corrected by what the engine reports
-	EventsNo      = "no"      // nothing is known but what routers predict
+	EventsYes     = "yes"     // the engine reports what it stores and evicts
+	EventsGuessed = "guessed" // predicted from the requests sent there, corrected by the engine's reports
+	EventsNo      = "no"      // nothing except the routers' predictions
 )
 
-// Warning is one thing that is wrong with an engine though it serves.
+// Warning is one problem of an engine that serves.
 type Warning = engine.Warning
 
-// EngineStatus is what is known of an engine that another program runs.
+// EngineStatus is the status of a remote engine.
 type EngineStatus struct {
 	Kind   string `json:"kind"` // one of config.RemoteKinds
 	URL    string `json:"url"`
@@ -106,22 +107,22 @@ type EngineStatus struct {
 	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
 	// Tokenizer is where texts become tokens: a directory, or "engine".
 	Tokenizer string `json:"tokenizer,omitempty"`
-	Chat      bool   `json:"chat,omitempty"` // whether conversations are taken
-	// Media are the kinds of media that the model sees, and MediaNamed says that the engine knows them by
-	// the names by which requests are routed.
+	Chat      bool   `json:"chat,omitempty"` // whether it accepts conversations
+	// Media are the kinds of media that the model accepts. MediaNamed means that the engine names media by
+	// the identities with which requests are routed.
 	Media      []string         `json:"media,omitempty"`
 	MediaNamed bool             `json:"media_named,omitempty"`
-	Notes      []string         `json:"notes,omitempty"` // what would make it better
+	Notes      []string         `json:"notes,omitempty"` // possible improvements
 	Warnings   []engine.Warning `json:"warnings,omitempty"`
-	// MediaChecks are the counts of media that were compared with the engine's since it started.
+	// MediaChecks compares media token counts with the engine's, since it started.
 	MediaChecks []engine.MediaCheck `json:"media_checks,omitempty"`
 }
 
 // Name names an engine for people.
 func (s *EngineStatus) Name() string { return s.Kind + "=" + s.URL }
 
-// newRemotes makes what follows the engines of the settings. id may be nil: then the
-// workers have small numbers.
+// newRemoteEngines makes the remote engines of the settings. id may be nil: then the workers have small
+// numbers.
 func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
 	if err != nil {
@@ -141,7 +142,7 @@ func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error
 	return r, nil
 }
 
-// runs are the services of all engines.
+// runners returns the services of all engines.
 func (r *remotes) runs() []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, e := range r.all {
@@ -150,9 +151,9 @@ func (r *remotes) runs() []func(context.Context) error {
 	return all
 }
 
-// smallID numbers the workers of one process, which need to be told apart from each other
-// only: the first ranks of all engines have the first numbers, so that worker 2 is the
-// second engine, and further ranks those after them, as they are found.
+// smallID numbers the workers of one process, which only need to differ from each other. The first ranks of
+// all engines have the first numbers, so that worker 2 is the second engine; further ranks follow in the
+// order in which they are found.
 func (r *remotes) smallID(of, rank int) kv.WorkerID {
 	if rank == 0 {
 		return kv.WorkerID(of + 1)
@@ -169,8 +170,8 @@ func (r *remotes) smallID(of, rank int) kv.WorkerID {
 	return r.mu.ids[key]
 }
 
-// nextEpoch returns a higher epoch than any before: an engine that is opened again is
-// another life of its workers.
+// nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
+// workers.
 func (r *remotes) nextEpoch() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +179,7 @@ func (r *remotes) nextEpoch() uint64 {
 	return r.mu.epoch
 }
 
-// keep remembers a pipeline for a frontend in this process.
+// keepPipeline stores a pipeline for a frontend in this process.
 func (r *remotes) keep(pipe *prep.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,7 +193,7 @@ func (r *remotes) pipeline(digest string) *prep.Pipeline {
 	return r.mu.pipes[digest]
 }
 
-// status lists what is known of all engines.
+// engineStatuses returns the status of all engines.
 func (r *remotes) status() []EngineStatus {
 	var all []EngineStatus
 	for _, e := range r.all {
@@ -201,7 +202,7 @@ func (r *remotes) status() []EngineStatus {
 	return all
 }
 
-// undecided reports whether an engine may yet turn out to serve at once.
+// hasPending reports whether an engine may still turn out to serve at once.
 func (r *remotes) undecided() bool {
 	for _, e := range r.all {
 		if s := e.now().State; s == EngineAsking || s == EngineOpening {
@@ -211,7 +212,7 @@ func (r *remotes) undecided() bool {
 	return false
 }
 
-// served returns how many workers there are of each model.
+// countServing returns the number of serving workers of each model.
 func (r *remotes) served() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
@@ -222,8 +223,8 @@ func (r *remotes) served() map[string]int {
 	return models
 }
 
-// await returns when what can serve does: at least one engine, and every other one that
-// answers. seen reports whether so many workers of a model can be sent requests.
+// awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
+// whether the given number of workers of a model can receive requests.
 func (r *remotes) await(ctx context.Context, seen func(model string, workers int) bool) error {
 	limit := time.Duration(r.p.cfg.EngineWait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
@@ -246,7 +247,7 @@ func (r *remotes) await(ctx context.Context, seen func(model string, workers int
 	return err
 }
 
-// unanswered says which engines do not serve, for an error.
+// describeNotServing lists the engines which do not serve, for an error.
 func (r *remotes) unanswered() (list string) {
 	for _, e := range r.all {
 		if s := e.now(); s.State != EngineServing {
@@ -256,14 +257,14 @@ func (r *remotes) unanswered() (list string) {
 	return list
 }
 
-// now returns what is known of the engine, without what its adapters find wrong.
+// currentStatus returns the engine's status without its adapters' warnings.
 func (e *remoteEngine) now() EngineStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.status
 }
 
-// status returns what is known of the engine.
+// fullStatus returns the engine's status with its adapters' warnings.
 func (e *remoteEngine) status() EngineStatus {
 	s := e.now()
 	for _, w := range e.workers() {
@@ -278,14 +279,14 @@ func (e *remoteEngine) status() EngineStatus {
 	return s
 }
 
-// workers returns the engine's workers; none unless it serves.
+// currentWorkers returns the engine's workers; none unless it serves.
 func (e *remoteEngine) workers() []rankWorker {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.workers
 }
 
-// is notes a state in which the engine does not serve.
+// setNotServing records a state in which the engine does not serve.
 func (e *remoteEngine) is(state, detail string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -293,11 +294,10 @@ func (e *remoteEngine) is(state, detail string) {
 	e.mu.status = EngineStatus{Kind: e.of.Kind, URL: e.of.URL.String(), State: state, Detail: detail}
 }
 
-// run has the engine served until ctx ends: it waits until the engine answers, makes its
-// workers, and does so again when they end by themselves. What the settings say wrongly
-// of an engine ends it with an error as long as the process is starting, since somebody
-// looks on; afterwards it is logged and tried again. Another process that registers with the
-// id of one of the workers ends it with an error at any time.
+// run serves the engine until ctx ends: it waits until the engine answers, makes its workers, and starts over
+// when they end. A wrong setting of an engine ends run with an error while the process starts, when an
+// operator is watching; later it is logged and retried. If another process registers with the id of one of
+// the workers, run ends with an error at any time.
 func (e *remoteEngine) run(ctx context.Context) error {
 	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
 	for {
@@ -332,7 +332,7 @@ func (e *remoteEngine) run(ctx context.Context) error {
 	}
 }
 
-// life serves the engine once: from its first answer to the end of its workers.
+// serveOnce serves the engine once: from its first answer to the end of its workers.
 func (e *remoteEngine) life(ctx context.Context) error {
 	key, err := secret("api-key-file", e.of.APIKeyFile)
 	if err != nil {
@@ -350,18 +350,18 @@ func (e *remoteEngine) life(ctx context.Context) error {
 	return e.serve(ctx, key, opened)
 }
 
-// errAnew is an engine that answers while its adapter keeps away from it: it has come
-// back with another model, or as something else.
+// errEngineReplaced is an engine that answers while its adapter considers it unreachable: it has come back
+// with another model, or as another kind.
 var errAnew = errors.New("the engine came back as another one")
 
-// returnLook is how often it is seen whether an engine that its adapter keeps away from
-// answers, and returnLooks how often it must do so: adapters find out sooner that one is back.
+// returnLook is the interval at which an engine considered unreachable by its adapter is probed, and
+// returnLooks how many answers in a row reopen it: adapters notice the return of the same engine sooner.
 const (
 	returnLook  = 3 * time.Second
 	returnLooks = 3
 )
 
-// watchReturn returns errAnew when the engine is to be opened again, or ctx's error.
+// watchReturn returns errEngineReplaced when the engine must be reopened, or ctx's error.
 func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
 	for answered := 0; answered < returnLooks; {
 		if err := backoff.Pause(ctx, e.set.returnLook); err != nil {
@@ -380,26 +380,25 @@ func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []e
 	return errAnew
 }
 
-// keepsAway reports whether an adapter takes its engine for one that does not answer.
+// isUnreachable reports whether an adapter considers its engine unreachable.
 func keepsAway(e engine.Engine) bool {
 	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
-// errAway is an engine that went away again before it served.
+// errEngineGone is an engine that stopped answering before it served.
 var errAway = errors.New("the engine does not answer any more")
 
-// rankSet is an engine that has been opened: the adapters of its ranks.
+// openedEngine is an engine that has been opened: the adapters of its ranks.
 type rankSet struct {
 	ranks []engine.Engine // at least one
 	// tokenizer is where texts become tokens, for people.
 	tokenizer string
-	chat      bool // whether conversations are taken
+	chat      bool // whether it accepts conversations
 	notes     []string
-	blind     bool // requests that show media are routed by their text; a note says why
-	// aliases are further names of the model; nil is what the adapter says.
+	blind     bool // requests with media are routed by their text; a note says why
+	// aliases are further names of the model; nil means the adapter's.
 	aliases []string
-	// check compares the tokenizer with the engine's, once it runs; afterwards notes has what
-	// it found besides.
+	// check compares the tokenizer with the engine's, once it runs; it appends what it finds to notes.
 	check func(context.Context) error
 }
 
@@ -454,10 +453,10 @@ func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
 	return all, nil
 }
 
-// claim takes the name of a model for the engine, unless another one here serves it by
-// another card: frontends would send nothing to one of them.
+// claimModel claims a model's name for the engine, unless another engine of this process serves it with a
+// different card: frontends would send nothing to one of them.
 func (e *remoteEngine) claim(card engine.Card) error {
-	e.set.mu.Lock() // so that of two that differ one is the first
+	e.set.mu.Lock() // so that of two which differ, one is the first
 	defer e.set.mu.Unlock()
 	for _, other := range e.set.all {
 		if other == e {
@@ -479,7 +478,7 @@ func (e *remoteEngine) claim(card engine.Card) error {
 	return nil
 }
 
-// disclaim gives the name up again.
+// releaseModel gives up the claim.
 func (e *remoteEngine) disclaim() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -487,7 +486,7 @@ func (e *remoteEngine) disclaim() {
 	e.mu.workers = nil
 }
 
-// registered waits until all workers are in discovery; not if ctx ended before.
+// awaitRegistered waits until all workers are in discovery. It reports false if ctx ended first.
 func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) bool {
 	return until(ctx, func() bool {
 		for _, w := range workers {
@@ -499,7 +498,7 @@ func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) boo
 	}) == nil
 }
 
-// serving notes that the engine serves.
+// setServing records that the engine serves.
 func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSet) {
 	s := EngineStatus{
 		Kind: e.of.Kind, URL: e.of.URL.String(), State: EngineServing,
@@ -519,7 +518,7 @@ func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSe
 	}
 }
 
-// eventsOf says what routers know of an engine's cache.
+// eventsOf returns the source of what routers know of an engine's cache.
 func eventsOf(e engine.Engine) string {
 	if _, ok := e.(engine.KVSource); !ok {
 		return EventsNo

@@ -27,7 +27,7 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// otherProgram stands for an engine of another make: it says over HTTP what it serves.
+// fakeEngine mocks a remote engine: it reports over HTTP what it serves.
 type otherProgram struct {
 	*httptest.Server
 	loading atomic.Bool
@@ -35,7 +35,7 @@ type otherProgram struct {
 	models  string // JSON of /v1/models
 }
 
-// runOther starts one that serves a model whose files are at root.
+// startFakeEngine starts a fake engine which serves a model whose files are at root.
 func runOther(t *testing.T, model, root string) *otherProgram {
 	t.Helper()
 	o := &otherProgram{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
@@ -63,8 +63,8 @@ type remoteStub struct {
 	*sim.Engine
 	card     engine.Card
 	warnings []engine.Warning
-	unheard  bool     // nobody sends its events
-	shift    kv.Token // added to the tokens that the engine makes of texts
+	unheard  bool     // its events do not arrive
+	shift    kv.Token // added to the tokens which the engine makes of texts
 }
 
 func (s *remoteStub) Card() engine.Card          { return s.card }
@@ -84,8 +84,7 @@ func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest
 	return p, nil
 }
 
-// stubs makes adapters that say what is on the wire, as the real ones do. change may
-// alter each.
+// stubs makes adapters which report what is on the wire, as the real ones do. change may alter each.
 type stubs struct {
 	mu     sync.Mutex
 	made   []string // "kind url rank/ranks"
@@ -134,7 +133,7 @@ func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks in
 	return stub, nil
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -152,8 +151,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// upWith runs up with engines of the stubs until the end of the test, and returns what it
-// says once it is ready, or its error.
+// startUpWithStubs runs up with the stubs' engines until the end of the test, and returns what it announces
+// once it is ready, or its error.
 func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
 	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
@@ -197,9 +196,8 @@ func answerFrom(t *testing.T, url, model string) (worker string) {
 	return resp.Header.Get("x-penstock-worker")
 }
 
-// TestUpInFrontOfEngines: engines that run already are served as soon as they are there,
-// each with its own model, one that is down does not hold up the others and is taken in
-// when it comes, and what is wrong with them is said.
+// TestUpInFrontOfEngines: running engines are served as soon as they answer, each with its own model. One
+// that is down does not delay the others and is added later, and its problem is reported.
 func TestUpInFrontOfEngines(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a, b, c := runOther(t, "m", dir), runOther(t, "m", dir), runOther(t, "other", dir)
@@ -261,8 +259,7 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	}
 }
 
-// TestPathsAreNoNames: engines that clients know by one name serve one model, whatever each of
-// them calls it.
+// TestPathsAreNoNames: engines which clients know by one name serve one model, whatever their own names are.
 func TestPathsAreNoNames(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
@@ -284,7 +281,7 @@ func TestPathsAreNoNames(t *testing.T) {
 	}
 }
 
-// TestEngineWithoutTokens: a tokenizer here is of no use with an engine that takes none.
+// TestEngineWithoutTokens: a local tokenizer is of no use with an engine which accepts no tokens.
 func TestEngineWithoutTokens(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a := runOther(t, "m", dir)
@@ -341,7 +338,7 @@ func enginesIn(t *testing.T, url string) []EngineStatus {
 	return h.Engines
 }
 
-// eventually waits for something that takes its time.
+// waitFor waits until ok reports true.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -351,8 +348,7 @@ func eventually(t *testing.T, ok func() bool) {
 	}
 }
 
-// TestEnginesThatCannotBeServed: what the settings say wrongly of an engine ends the
-// process as it starts, with what to do.
+// TestEnginesThatCannotBeServed: a wrong setting of an engine ends the process at the start, with a remedy.
 func TestEnginesThatCannotBeServed(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	for name, c := range map[string]struct {
@@ -411,8 +407,7 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 	}
 }
 
-// TestNoEngineAnswers: a start without any engine ends after the time that it has, as one
-// that is not ready.
+// TestNoEngineAnswers: a start without any engine ends after its time limit, as not ready.
 func TestNoEngineAnswers(t *testing.T) {
 	a := runOther(t, "m", "")
 	a.loading.Store(true)
@@ -422,8 +417,8 @@ func TestNoEngineAnswers(t *testing.T) {
 	}
 }
 
-// TestEngineThatReturnsAsAnother: an engine that answers while its adapter keeps away from it is
-// opened again.
+// TestEngineThatReturnsAsAnother: an engine which answers while its adapter considers it unreachable is
+// reopened.
 func TestEngineThatReturnsAsAnother(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a := runOther(t, "m", dir)
@@ -454,7 +449,7 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 	}
 }
 
-// TestStopWhileEnginesLoad: who stops a process that waits for engines does not wait for them.
+// TestStopWhileEnginesLoad: stopping a process that waits for engines does not wait for them.
 func TestStopWhileEnginesLoad(t *testing.T) {
 	a := runOther(t, "m", "")
 	a.loading.Store(true)
@@ -476,7 +471,7 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 	}
 }
 
-// built is a role that tells when it has been built.
+// builtRole is a role that reports when it has been built.
 type built struct {
 	role
 	tell func()
@@ -487,8 +482,8 @@ func (b built) build() error {
 	return b.role.build()
 }
 
-// TestLateMistakeIsTriedAgain: an engine that comes late and cannot be served leaves the
-// others alone, and is taken in once it can.
+// TestLateMistakeIsTriedAgain: an engine that appears late and cannot be served does not affect the others,
+// and is added once it can.
 func TestLateMistakeIsTriedAgain(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
@@ -510,7 +505,7 @@ func TestLateMistakeIsTriedAgain(t *testing.T) {
 	eventually(t, func() bool { return strings.Count(log.String(), "the engine serves") == 2 })
 }
 
-// TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and says so.
+// TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and reports them.
 func TestWorkerInFrontOfEngine(t *testing.T) {
 	dir := small(t, `{"vocab_size": 2048}`, "")
 	a := runOther(t, "m", dir)
@@ -579,8 +574,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestLookAtAnotherKind: an engine that names itself is not taken for one of another kind, which
-// would serve without its events; one behind something that names itself otherwise is.
+// TestLookAtAnotherKind: an engine which names its kind is not accepted as another kind, which would serve
+// without its events; one behind a proxy with an unknown name is accepted.
 func TestLookAtAnotherKind(t *testing.T) {
 	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
 		a := runOther(t, "m", "org/model")
@@ -595,7 +590,7 @@ func TestLookAtAnotherKind(t *testing.T) {
 	}
 }
 
-// TestTokenizerOf: where the tokenizer of an engine is looked for.
+// TestTokenizerOf: the places where the tokenizer of an engine is searched.
 func TestTokenizerOf(t *testing.T) {
 	dir, empty := small(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
 	alone := small(t, "", "") // the tokenizer
@@ -630,7 +625,7 @@ func TestTokenizerOf(t *testing.T) {
 	}
 }
 
-// TestAway: what another attempt may change does not end the start.
+// TestAway: an error which a retry may resolve does not end the start.
 func TestAway(t *testing.T) {
 	for err, want := range map[error]bool{
 		fault.New(fault.Unavailable, "gone"):                     true,

@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	// lookTimeout bounds one question to an engine before it is opened.
+	// lookTimeout bounds one request to an engine before it is opened.
 	lookTimeout = 3 * time.Second
-	// maxLook bounds its answer in bytes.
+	// maxLook bounds its response in bytes.
 	maxLook = 4 << 20
-	// sayAfter is how long an engine may keep silent before the log says so, and sayEvery
-	// how often it does so at most.
+	// sayAfter is how long an engine may stay silent before the log says so, and sayEvery the least interval
+	// between such messages.
 	sayAfter = 3 * time.Second
 	sayEvery = 30 * time.Second
 )
 
-// lookedAt is what an engine says of itself to everybody.
+// engineFacts is what an engine's HTTP API reports of itself.
 type lookedAt struct {
-	// model is its first model, and root what that was started with: a directory where the
-	// engine runs, or a name of the Hugging Face hub.
+	// model is its first model, and root what it was started with: a directory on the engine's host, or a
+	// Hugging Face hub name.
 	model, root string
-	// ranks is how many data-parallel ranks it has; 0 if it does not say.
+	// ranks is its number of data-parallel ranks; 0 if it does not report it.
 	ranks int
 }
 
-// notYet is an engine that does not serve yet, and may soon.
+// notReadyError is an engine that does not serve yet, and may soon.
 type notYet struct{ why string }
 
 func (e *notYet) Error() string { return e.why }
 
-// asker asks one engine simple questions.
+// engineProber sends simple requests to one engine.
 type asker struct {
 	of   *config.RemoteEngine
 	key  string
@@ -50,19 +50,19 @@ type asker struct {
 }
 
 func newAsker(of *config.RemoteEngine, key string) *asker {
-	// A key is for one server: nobody is followed elsewhere with it.
+	// A key is for one server: redirects are not followed.
 	return &asker{of: of, key: key, http: &http.Client{
 		Timeout: lookTimeout, Transport: &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// lookAt asks an engine whether it serves, and what.
+// probeEngine asks an engine whether it serves, and what.
 func lookAt(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error) {
 	return newAsker(of, key).look(ctx)
 }
 
-// get reads the JSON at a path of the engine, if out is not nil, and returns the status.
+// getJSON reads the JSON at a path of the engine, if out is not nil, and returns the status.
 func (a *asker) get(ctx context.Context, path string, out any) (status int, err error) {
 	return a.ask(ctx, path, func(r io.Reader) error {
 		if out == nil {
@@ -75,7 +75,7 @@ func (a *asker) get(ctx context.Context, path string, out any) (status int, err 
 	})
 }
 
-// ask has read take the body of an answer of 200.
+// readBody passes the body of a 200 response to read.
 func (a *asker) ask(ctx context.Context, path string, read func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.of.URL.String()+path, nil)
 	if err != nil {
@@ -95,8 +95,8 @@ func (a *asker) ask(ctx context.Context, path string, read func(io.Reader) error
 	return resp.StatusCode, read(resp.Body)
 }
 
-// look asks an engine whether it serves, and what. An engine that may serve later is a
-// *notYet; anything else is for the operator.
+// probe asks an engine whether it serves, and what. An engine that may serve later is a *notReadyError; any
+// other error is for the operator.
 func (a *asker) look(ctx context.Context) (lookedAt, error) {
 	if status, err := a.get(ctx, "/health", nil); err != nil {
 		return lookedAt{}, &notYet{whyNot(err)}
@@ -144,9 +144,8 @@ func (a *asker) look(ctx context.Context) (lookedAt, error) {
 	return found, nil
 }
 
-// kindOf returns the kind of engine that calls itself so as the owner of its models; "" if none
-// of ours does. As another kind, most of them would serve, and badly: their events and load are
-// at other places.
+// kindOf returns the kind of engine which uses owner as the owner of its models; "" for unknown owners. Most
+// engines would serve as another kind, but badly: their events and load are at other paths.
 func kindOf(owner string) string {
 	switch owner {
 	case "vllm":
@@ -161,7 +160,7 @@ func kindOf(owner string) string {
 	return ""
 }
 
-// more asks what only engines of one kind say. What is not said stays as it is.
+// probeDetails reads what only engines of one kind report. What is not reported stays unchanged.
 func (a *asker) more(ctx context.Context, found *lookedAt) {
 	switch a.of.Kind {
 	case config.EngineVLLM:
@@ -171,7 +170,7 @@ func (a *asker) more(ctx context.Context, found *lookedAt) {
 	}
 }
 
-// sglang asks SGLang for its tokenizer and its ranks, at the paths of newer and older versions.
+// probeSGLang asks SGLang for its tokenizer and its ranks, at the paths of newer and older versions.
 func (a *asker) sglang(ctx context.Context, found *lookedAt) {
 	var info struct {
 		Tokenizer string `json:"tokenizer_path"`
@@ -191,7 +190,7 @@ func (a *asker) sglang(ctx context.Context, found *lookedAt) {
 	found.ranks = max(info.Ranks, 0)
 }
 
-// vllmRanks counts the data-parallel ranks whose caches vLLM's metrics tell of; 0 if none.
+// vllmRanks counts the data-parallel ranks whose caches are in vLLM's metrics; 0 if none.
 func vllmRanks(metrics []byte) int {
 	ranks := map[string]bool{}
 	remote.Samples(metrics, "vllm:cache_config_info", func(s remote.Sample) {
@@ -202,7 +201,7 @@ func vllmRanks(metrics []byte) int {
 	return len(ranks)
 }
 
-// text reads what is at a path of the engine, as far as it is short; nil if nothing is.
+// getText reads up to maxLook bytes at a path of the engine; nil if there is nothing.
 func (a *asker) text(ctx context.Context, path string) []byte {
 	var body []byte
 	_, err := a.ask(ctx, path, func(r io.Reader) (err error) {
@@ -215,7 +214,7 @@ func (a *asker) text(ctx context.Context, path string) []byte {
 	return body
 }
 
-// whyNot says in a few words why an engine could not be asked.
+// describeError says in a few words why an engine did not answer.
 func whyNot(err error) string {
 	var timeout net.Error
 	var name *net.DNSError
@@ -229,12 +228,12 @@ func whyNot(err error) string {
 	}
 	var inner interface{ Unwrap() error }
 	if errors.As(err, &inner) && inner.Unwrap() != nil {
-		err = inner.Unwrap() // without the method and the URL, which stand beside it
+		err = inner.Unwrap() // without the method and the URL, which the caller adds
 	}
 	return err.Error()
 }
 
-// await waits until the engine serves, and says now and then that it does not.
+// awaitReady waits until the engine serves, and logs at intervals that it does not.
 func (e *remoteEngine) await(ctx context.Context, key string) (lookedAt, error) {
 	began := time.Now()
 	var said time.Time

@@ -10,16 +10,16 @@ import (
 	"penstock/internal/obs"
 )
 
-// engineMetrics tell of engines that other programs run, as their adapters see them; they are
-// collected when somebody looks. Counts begin anew when an engine is opened again.
+// engineMetrics reports the remote engines as their adapters see them; it collects at each scrape. Counters
+// restart when an engine is reopened.
 type engineMetrics struct {
-	// of is nil where no other program runs engines: then nothing is collected.
+	// engines is nil if no engine is remote: then nothing is collected.
 	of     *remotes
 	up     *prometheus.Desc
 	counts []adapterCount
 }
 
-// adapterCount is one metric of an adapter.
+// adapterMetric is one metric of an adapter.
 type adapterCount struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -95,7 +95,7 @@ func (m *engineMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// statsOf returns what an adapter has counted.
+// statsOf returns an adapter's counters.
 func statsOf(e engine.Engine) (remote.Stats, bool) {
 	if src, ok := e.(interface{ Stats() remote.Stats }); ok {
 		return src.Stats(), true

@@ -17,8 +17,7 @@ import (
 	"penstock/internal/mimic"
 )
 
-// mimicked runs a server that speaks as another engine does, of the model in dir, and
-// returns its value of --engine.
+// startEngineMock runs an engine mock of the model in dir, and returns its value of --engine.
 func mimicked(t *testing.T, dialect mimic.Dialect, dir string, change func(*mimic.Config)) (spec string, s *mimic.Server) {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
@@ -69,8 +68,8 @@ func mimicked(t *testing.T, dialect mimic.Dialect, dir string, change func(*mimi
 	return spec, s
 }
 
-// cachedOf asks for a completion of a prompt and returns the worker that gave it, how many
-// tokens were cached as the engine reports, and how many blocks were expected to be.
+// cachedTokens asks for a completion of a prompt and returns the worker that answered, how many tokens were
+// cached as the engine reports, and how many blocks were expected to be.
 func cachedOf(t *testing.T, url, prompt string) (worker string, cached, expected int) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt, "max_tokens": 3})
@@ -97,7 +96,7 @@ func cachedOf(t *testing.T, url, prompt string) (worker string, cached, expected
 	return resp.Header.Get("x-penstock-worker"), answer.Usage.Details.Cached, expected
 }
 
-// freePorts returns the first of so many ports, one after another, that were free a moment ago.
+// freePorts returns the first of count consecutive ports which were free a moment ago.
 func freePorts(t *testing.T, count int) int {
 	t.Helper()
 	for {
@@ -124,7 +123,7 @@ func freePorts(t *testing.T, count int) int {
 	}
 }
 
-// blocksKnown is how many blocks of a prompt the router knows at the worker that it would choose.
+// knownBlocks is how many blocks of a prompt the router knows at the worker that it would choose.
 func blocksKnown(t *testing.T, url, prompt string) int {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt})
@@ -145,8 +144,8 @@ func blocksKnown(t *testing.T, url, prompt string) int {
 	return best.Blocks
 }
 
-// upOn runs up with its own adapters until the end of the test, and returns what it says
-// once it is ready.
+// startUp runs up with its own adapters until the end of the test, and returns what it announces once it is
+// ready.
 func upOn(t *testing.T, env ...string) (Ready, *lockedBuffer) {
 	t.Helper()
 	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
@@ -170,8 +169,8 @@ func upOn(t *testing.T, env ...string) (Ready, *lockedBuffer) {
 	return Ready{}, log
 }
 
-// TestRequestsPassAsTheyAre: without a tokenizer here requests reach the engine as they are, with
-// what would make it better said on the screen, and those of one conversation go to one engine.
+// TestRequestsPassAsTheyAre: without a local tokenizer requests reach the engine unchanged, a remedy is shown
+// on the screen, and the requests of one conversation go to one engine.
 func TestRequestsPassAsTheyAre(t *testing.T) {
 	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	for _, dialect := range []mimic.Dialect{mimic.VLLM, mimic.SGLang, mimic.TRTLLM, mimic.LlamaCPP} {
@@ -208,8 +207,8 @@ func TestRequestsPassAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestInFrontOfMimics: with the adapters of this program, servers that speak as other engines
-// do are found out, tokenized for, and routed to by what they have cached.
+// TestInFrontOfMimics: the adapters recognize engine mocks, tokenize for them, and their cached blocks decide
+// routing.
 func TestInFrontOfMimics(t *testing.T) {
 	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	prompt := strings.Repeat("Where does the water go? It flows downhill. ", 20)
@@ -232,7 +231,7 @@ func TestInFrontOfMimics(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			modelPath := ""
 			if c.dialect == mimic.TRTLLM || c.dialect == mimic.LlamaCPP {
-				modelPath = dir // they name no root
+				modelPath = dir // they report no root
 			}
 			block, blocks := 16, 25 // of the prompt
 			if c.dialect == mimic.LlamaCPP {
@@ -265,8 +264,7 @@ func TestInFrontOfMimics(t *testing.T) {
 	}
 }
 
-// TestExamineMimic: a doctor finds a server that speaks as vLLM does well, and one with its
-// events off not.
+// TestExamineMimic: the doctor finds nothing wrong with a vLLM mock, and a problem if its events are off.
 func TestExamineMimic(t *testing.T) {
 	dir := small(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	spec, _ := mimicked(t, mimic.VLLM, dir, nil)

@@ -20,13 +20,13 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// adapter opens what speaks with one data-parallel rank of an engine.
+// adapterOpener opens the adapter of one data-parallel rank of an engine.
 type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
 // openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
-// ranksOf returns how many data-parallel ranks an engine has, by its settings and by itself.
+// ranksOf returns the number of data-parallel ranks of an engine, from its settings and its own report.
 func ranksOf(of *config.RemoteEngine, found lookedAt) (int, error) {
 	if of.Ranks > 0 && found.ranks > 0 && of.Ranks != found.ranks {
 		return 0, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", of.Ranks, found.ranks)
@@ -41,7 +41,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 		return nil, err
 	}
 	m.elsewhere = enginePrompts(e.set.p.cfg)
-	own := m.pipe // the tokenizer's, whoever serves the model
+	own := m.pipe // the tokenizer's pipeline, for any kind of engine
 	m.pipe = own.For(family.Serving{Loader: family.LoaderOf(e.of.Kind), ProcessorArgs: e.of.ProcessorArgs})
 	o := &rankSet{tokenizer: m.from}
 	ranks, err := ranksOf(&e.of, found)
@@ -57,8 +57,8 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	}
 	first := o.ranks[0]
 	if e.of.Name != "" || e.of.Kind == config.EngineLlamaCpp {
-		// What an engine calls a model that has another name is often a path where it runs: engines of one
-		// model differ in it, and no client should depend on it.
+		// An engine's own name for a renamed model is often a path on its host: engines of one model differ
+		// in it, and no client should depend on it.
 		o.aliases = []string{}
 	}
 	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
@@ -74,7 +74,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	} else if p, ok := first.(engine.Passer); ok {
 		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
 	}
-	// All ranks have one tokenizer: the first that asks waits for the answer, as do the others.
+	// All ranks have one tokenizer: the first check makes the request, and the others wait for it.
 	var once sync.Once
 	var wrong error
 	o.check = func(ctx context.Context) error {
@@ -89,7 +89,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	return o, nil
 }
 
-// enginePrompts reports whether frontends of these settings have engines make their prompts.
+// usesEnginePrompts reports whether frontends with these settings let engines make their prompts.
 func enginePrompts(cfg *config.Loaded) bool {
 	return frontend.Preprocess(cfg.Preprocess) == frontend.PreprocessEngine
 }
@@ -101,8 +101,8 @@ func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string
 	return e.set.adapt(ctx, &e.of, rank, ranks, key, m, e.log)
 }
 
-// away marks the failure of an engine that answered a moment ago and does not now, or has too much
-// to do to be opened: what another attempt may change.
+// markTransient marks an error which a retry may resolve: the engine answered a moment ago and now does not,
+// or is too busy to be opened.
 func away(err error) error {
 	switch fault.Of(err) {
 	case fault.Unavailable, fault.Deadline, fault.Overloaded:
@@ -114,7 +114,7 @@ func away(err error) error {
 	return err
 }
 
-// adaptTo opens the adapter of the engine's kind.
+// openAdapter opens the adapter of the engine's kind.
 func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
 	f := &m.facts
 	o := remote.Opening{
@@ -144,7 +144,7 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }
 
-// specOf is what an adapter is told of one rank of an engine.
+// specOf is an adapter's specification of one rank of an engine.
 func specOf(of *config.RemoteEngine, rank, ranks int, key string) remote.Spec {
 	spec := remote.Spec{
 		Kind: of.Kind, URL: of.URL,

@@ -12,8 +12,8 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// routerPrompts makes the prompts of questions to a router process. Requests come to it as tokens,
-// so that it opens the tokenizer of a model when the first question with a text comes.
+// routerPrompts makes the prompts of route queries to a router process. Requests come to it as tokens, so it
+// opens a model's tokenizer only at the first query with a text.
 type routerPrompts struct {
 	role *routerRole
 	mu   struct {
@@ -22,9 +22,9 @@ type routerPrompts struct {
 	}
 }
 
-// openPrompter is the prompter of one model card, or why there is none.
+// lazyPrompter is the prompter of one model card, or the error that prevents it.
 type openPrompter struct {
-	checksum string                             // of the card, and the kinds that it miscounts
+	checksum string                             // of the card, and the media kinds that it miscounts
 	open     func() (*frontend.Prompter, error) // once
 }
 
@@ -45,7 +45,7 @@ func (p *routerPrompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt
 // maxPrompters bounds the models whose tokenizers are open.
 const maxPrompters = 64
 
-// of returns the prompter of a card, which its first user opens.
+// prompterFor returns the prompter of a card, which its first use opens.
 func (p *routerPrompts) of(card engine.Card) *openPrompter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *routerPrompts) of(card engine.Card) *openPrompter {
 	return made
 }
 
-// forget has the next question open the tokenizer again.
+// dropPrompter makes the next query open the tokenizer again.
 func (p *routerPrompts) forget(model string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

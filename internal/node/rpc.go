@@ -9,11 +9,11 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// openRPC opens the request planes: the one that this process serves on, and all
-// by which it may have to call others.
+// openRPC opens the request planes: the one on which this process serves, and all by which it may have to
+// call others.
 func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.Command == config.Up {
-		p.rpc = rpc.NewMem() // everyone is here
+		p.rpc = rpc.NewMem() // all roles are in this process
 		return nil
 	}
 	log = obs.Component(log, "rpc")
@@ -57,17 +57,17 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		planes["nats"] = overNATS
 	}
 	serving := planes[cfg.RequestPlane]
-	if serving == nil { // a frontend without NATS, which serves nobody here
+	if serving == nil { // a frontend without NATS, which serves no calls
 		serving = overTCP
 	}
 	p.rpc = &rpc.Schemes{Plane: serving, ByScheme: planes}
 	return nil
 }
 
-// serves reports whether processes of the command answer calls.
+// servesCalls reports whether processes of the command answer calls.
 func serves(c config.Command) bool { return c == config.Worker || c == config.Router }
 
-// rpcTLS returns how calls are taken and made: nil is without TLS.
+// rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
 func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
 	own, err := certificate("rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey)
 	if err != nil {

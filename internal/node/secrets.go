@@ -13,8 +13,7 @@ import (
 // maxSecret bounds a token, in bytes.
 const maxSecret = 4 << 10
 
-// secret reads the token in a file, without the white space around it; "" if the
-// setting is empty.
+// readSecret reads the token in a file, without surrounding white space; "" if the setting is empty.
 func secret(setting, path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -30,7 +29,7 @@ func secret(setting, path string) (string, error) {
 	return token, nil
 }
 
-// certificate reads a certificate and its key; none if the setting is empty.
+// loadCertificate reads a certificate and its key; none if the setting is empty.
 func certificate(setting, cert, key string) ([]tls.Certificate, error) {
 	if cert == "" {
 		return nil, nil
@@ -42,8 +41,7 @@ func certificate(setting, cert, key string) ([]tls.Certificate, error) {
 	return []tls.Certificate{c}, nil
 }
 
-// authorities reads the certificates that others' are signed by; nil if the
-// setting is empty.
+// loadAuthorities reads the CA certificates for verifying peers; nil if the setting is empty.
 func authorities(setting, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil

@@ -24,14 +24,14 @@ import (
 	"penstock/internal/mimic"
 )
 
-// SimServer says which engine a stand-alone server imitates, as a command line has it. The texts are
-// those of package mimic.
+// SimServer configures a stand-alone engine mock, as on the command line. The formats are those of package
+// enginemock.
 type SimServer struct {
 	Dialect, HTTPAddr string
-	// EngineVersion is the release of the engine, "" the newest that is known.
+	// EngineVersion is the release of the engine; "" is the newest known.
 	EngineVersion                       string
 	KVEvents, KVReplay, Snapshot, Topic string
-	// Dial has the publisher of events connect, where others listen.
+	// Dial makes the publisher of events connect to a listening subscriber.
 	Dial          bool
 	Ranks, Slots  int
 	BufferSteps   int
@@ -42,18 +42,18 @@ type SimServer struct {
 	APIKeyFile    string
 	KeepAlive     time.Duration
 	Ping, Startup time.Duration
-	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written,
-	// which is then the root of the model that is served: so that others find its tokenizer. "" writes none.
+	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written. It
+	// becomes the root of the served model, so that others find its tokenizer. "" writes none.
 	ExportModel string
-	// Family is by which rules the exported model shows media: "qwen2-vl", or "" for a model of texts.
+	// Family says how the exported model represents media: "qwen2-vl", or "" for a text-only model.
 	Family string
-	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may show.
+	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may contain.
 	MediaLimits []string
-	// ProcessorArgs are the arguments with which the engine calls the processor of its media; "" for none.
+	// ProcessorArgs are the engine's arguments to its media processor; "" for none.
 	ProcessorArgs string
 }
 
-// SimReady describes a server that imitates an engine and serves.
+// SimReady describes an engine mock that serves.
 type SimReady struct {
 	URL        string        `json:"url"`
 	Dialect    string        `json:"dialect"`
@@ -64,11 +64,11 @@ type SimReady struct {
 	Ranks      int           `json:"ranks"`
 	BlockSize  int           `json:"block_size"`
 	Blocks     int           `json:"blocks"`               // of each rank
-	Simulation string        `json:"simulation,omitempty"` // model of time, for people
+	Simulation string        `json:"simulation,omitempty"` // description of the simulated timing, for people
 	Took       time.Duration `json:"took_ns"`
 }
 
-// SimDialects returns the dialects that there are.
+// SimDialects returns the known dialects.
 func SimDialects() []string {
 	var names []string
 	for _, d := range mimic.Dialects() {
@@ -77,11 +77,10 @@ func SimDialects() []string {
 	return names
 }
 
-// SimEngineVersions returns the releases that a dialect can be of, the newest last; none where there is but one.
+// SimEngineVersions returns the known releases of a dialect, the newest last; none if there is only one.
 func SimEngineVersions(dialect string) []string { return mimic.EngineVersions(mimic.Dialect(dialect)) }
 
-// Sim serves as another engine does until ctx ends, and returns nil then. It calls ready once, when
-// it listens.
+// RunSim serves as an engine mock until ctx ends, and then returns nil. It calls ready once, when it listens.
 func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
 	began := time.Now()
 	log, err := newLogger(cfg, stderr)
@@ -128,7 +127,8 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	return s.Run(ctx)
 }
 
-// exported writes the built-in model to a directory and returns the settings with which it is served from there.
+// exportModel writes the built-in model to a directory and returns the settings with which it is served from
+// there.
 func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	v, err := builtinVocabulary()
 	if err != nil {
@@ -169,11 +169,11 @@ func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	return &own, nil
 }
 
-// familyQwen2VL is the family that an exported model can be of.
+// familyQwen2VL is the family of an exported model with media.
 const familyQwen2VL = "qwen2-vl"
 
-// familyFacts adds to the facts of a model what makes it one of a family that shows media, with the built-in model's
-// tokens, and returns the settings of its processor; nil for a model of texts.
+// familyFacts adds to a model's facts what makes it a model of the media family, with the built-in model's
+// tokens, and returns the settings of its processor; nil for a text-only model.
 func familyFacts(family string, facts map[string]any) ([]byte, error) {
 	if family != familyQwen2VL {
 		return nil, nil
@@ -190,8 +190,8 @@ func familyFacts(family string, facts map[string]any) ([]byte, error) {
 	return []byte(`{"image_processor_type":"Qwen2VLImageProcessor","min_pixels":3136,"max_pixels":1003520,"patch_size":14,"merge_size":2,"temporal_patch_size":2}` + "\n"), nil
 }
 
-// shareFile writes a file that others read while several processes write it, all the same:
-// nobody sees a part of it.
+// replaceSharedFile writes a file which several processes read and write concurrently: no reader sees a part
+// of it.
 func shareFile(path string, data []byte) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil
@@ -202,13 +202,13 @@ func shareFile(path string, data []byte) error {
 	return os.Chmod(path, 0o644)
 }
 
-// Validate reports everything that is wrong with the texts at once.
+// Validate reports every invalid value at once.
 func (as *SimServer) Validate() error {
 	_, err := as.config()
 	return err
 }
 
-// config reads the texts, and reports every problem at once.
+// parseConfig parses the values, and reports every problem at once.
 func (as *SimServer) config() (mimic.Config, error) {
 	var errs []error
 	mc := mimic.Config{
@@ -263,7 +263,7 @@ func (as *SimServer) config() (mimic.Config, error) {
 	return mc, errors.Join(append(errs, mc.Validate())...)
 }
 
-// mediaLimit reads KIND=N.
+// parseMediaLimit parses KIND=N.
 func mediaLimit(text string) (kind media.Kind, n int, err error) {
 	name, number, _ := strings.Cut(text, "=")
 	for _, kind := range prep.Kinds() {
@@ -278,13 +278,13 @@ func mediaLimit(text string) (kind media.Kind, n int, err error) {
 	return 0, 0, fmt.Errorf("limit %.40q is not image=N, video=N or audio=N", text)
 }
 
-// The bounds of a file that a simulated server fetches.
+// The limits of a file that a simulated server fetches.
 const (
 	simFetchTimeout = 10 * time.Second
 	simFetchBytes   = 64 << 20
 )
 
-// fetchFile returns what a URL shows, as the engines that are imitated fetch it: from wherever they can reach.
+// fetchFile returns the content of a URL, as the mocked engines fetch it: from any host they can reach.
 func fetchFile(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, simFetchTimeout)
 	defer cancel()

@@ -7,15 +7,14 @@ import (
 	"sync"
 )
 
-// stages are services that run until they are stopped, last started first. When
-// one ends by itself, the context that start returned ends with its error as the
-// cause, and the owner is expected to stop them all.
+// stages are services which run until they are stopped, last started first. When one ends by itself, the
+// context which start returned ends with its error as the cause, and the owner must stop them all.
 type stages struct {
 	failed context.CancelCauseFunc
 	all    []*stage
 }
 
-// stage is a set of like services that start and stop together.
+// stage is a set of similar services which start and stop together.
 type stage struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -25,17 +24,16 @@ type stage struct {
 	}
 }
 
-// newStages returns an empty set and a context that ends with ctx or when a
-// service fails.
+// newStages returns an empty set and a context that ends with ctx or when a service fails.
 func newStages(ctx context.Context) (*stages, context.Context) {
 	ctx, failed := context.WithCancelCause(ctx)
 	return &stages{failed: failed}, ctx
 }
 
-// errEnded is the failure of a service that returned before it was asked to.
+// errEnded is the failure of a service that returned before it was stopped.
 var errEnded = errors.New("ended by itself")
 
-// start runs the services as one stage. They get a context that only stop ends.
+// startStage runs the services as one stage. Only stop ends their context.
 func (s *stages) start(ctx context.Context, name string, runs ...func(context.Context) error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{stop: stop}
@@ -58,8 +56,7 @@ func (s *stages) start(ctx context.Context, name string, runs ...func(context.Co
 	}
 }
 
-// stop ends the stages, the last one first, waiting for each, and returns their
-// errors.
+// stopAll ends the stages, the last one first, waiting for each, and returns their errors.
 func (s *stages) stop() error {
 	var errs []error
 	for i := len(s.all) - 1; i >= 0; i-- {
@@ -73,17 +70,17 @@ func (s *stages) stop() error {
 	return errors.Join(errs...)
 }
 
-// after is a service that begins once another has come to a point, if it does.
+// runAfter returns a service that starts run once point is closed.
 func after(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if reached(ctx, point) != nil {
-			return nil // stopped before it began
+			return nil // stopped before it started
 		}
 		return run(ctx)
 	}
 }
 
-// reached waits for a point, or returns with ctx's cause.
+// awaitClosed waits until point is closed, or returns with ctx's cause.
 func reached(ctx context.Context, point <-chan struct{}) error {
 	select {
 	case <-point:

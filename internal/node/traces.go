@@ -9,8 +9,7 @@ import (
 	"penstock/internal/obs/otlp"
 )
 
-// openTraces opens the way of spans to a collector; nil if the environment wants
-// none.
+// openTraces opens the exporter of spans to a collector; nil if the environment disables it.
 func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.Traces, error) {
 	log = obs.Component(log, "traces")
 	on, trouble := cfg.Traces()

@@ -22,8 +22,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// TestIndexIsTheTruth: after a storm in which caches overflowed, the router's
-// index has, block by block, what the engines hold.
+// TestIndexIsTheTruth: after a load under which caches overflowed, the router's index equals the engines'
+// caches, block by block.
 func TestIndexIsTheTruth(t *testing.T) {
 	for _, engine := range []string{config.EngineTiny, config.EngineSim} {
 		t.Run(engine, func(t *testing.T) { testIndexIsTheTruth(t, engine) })
@@ -106,7 +106,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	}
 }
 
-// complete sends prompt i: six beginnings, with ends of their own.
+// sendCompletion sends prompt i: one of six prefixes, with its own end.
 func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	prompt := make([]int, 0, 512)
 	for j := range 200 + i%6*40 {
@@ -131,7 +131,7 @@ func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	}
 }
 
-// dump reads what the index says each worker holds, ascending.
+// dumpIndex reads each worker's blocks from the index, ascending.
 func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.SeqHash {
 	t.Helper()
 	resp, err := client.Get(url + "/v1/router/index/dump")
@@ -165,7 +165,7 @@ func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.Se
 // errDescribed ends a watch after its first events, which describe the cache.
 var errDescribed = errors.New("described")
 
-// holds asks an engine what its cache holds, ascending.
+// heldBlocks reads an engine's cached blocks, ascending.
 func holds(t *testing.T, e engine.KVSource) []kv.SeqHash {
 	t.Helper()
 	var held []kv.SeqHash

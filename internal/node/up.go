@@ -12,20 +12,19 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Up runs all roles in this process until ctx ends: embedded NATS, workers, the
-// router and a frontend. It calls ready once, when requests can be served. Logs
-// go to stderr. When ctx ends it lets running requests finish, within the drain
-// timeout, and returns nil.
+// RunUp runs all roles in this process until ctx ends: embedded NATS, workers, the router and a frontend. It
+// calls ready once, when requests can be served. Logs go to stderr. When ctx ends it lets running requests
+// finish, within the drain timeout, and returns nil.
 func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) error {
 	return play(ctx, cfg, stderr, func(p *process) role { return &up{process: p, ready: ready} })
 }
 
-// up is all roles in one process.
+// upRole is all roles in one process.
 type up struct {
 	*process
 	ready func(Ready)
 
-	// What build makes.
+	// Set by build.
 	prompts  prompts
 	router   *router.Router
 	workers  []*worker.Worker
@@ -56,9 +55,8 @@ func (u *up) build() error {
 	return err
 }
 
-// start starts the services: the router, which others report to, then the
-// workers, then the frontend, so that they stop in the order in which requests
-// pass through them.
+// startServices starts the router first, because others report to it, then the workers, then the frontend, so
+// that they stop in the order in which requests pass through them.
 func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "router", u.router.Run)
 	if u.remotes != nil {
@@ -70,8 +68,8 @@ func (u *up) start(ctx context.Context, stages *stages) {
 	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
 }
 
-// await returns when requests can be served by every worker; of engines that other
-// programs run, by those of every engine that answers.
+// awaitReady returns when every worker can serve requests; with remote engines, when every engine that
+// answers can.
 func (u *up) await(ctx context.Context) error {
 	if u.remotes != nil {
 		return u.remotes.await(ctx, func(model string, workers int) bool {
@@ -90,7 +88,7 @@ func (u *up) await(ctx context.Context) error {
 	return err
 }
 
-// readyWithin bounds the start: engines that pretend to take time have it besides.
+// startTimeout bounds the start: simulated engines have their simulated startup in addition.
 func readyWithin(cfg *config.Loaded) time.Duration {
 	if cfg.Engine() == config.EngineSim {
 		return readyTimeout + time.Duration(cfg.SimStartup)

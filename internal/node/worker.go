@@ -18,9 +18,9 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Worker runs one worker until ctx ends. It calls ready once, when the worker is
-// registered and can be called. Logs go to stderr. When ctx ends the worker leaves
-// discovery, finishes what it has, within the drain timeout, and Worker returns nil.
+// RunWorker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
+// called. Logs go to stderr. When ctx ends the worker deregisters, finishes its requests, within the drain
+// timeout, and Worker returns nil.
 func Worker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
 	return play(ctx, cfg, stderr, func(p *process) role { return &workerRole{process: p, ready: ready} })
 }
@@ -29,7 +29,7 @@ type workerRole struct {
 	*process
 	ready func(Started)
 	id    kv.WorkerID
-	// worker is that of an engine of this program; nil if another program runs it.
+	// worker is the worker of a local engine; nil if the engine is remote.
 	worker *worker.Worker
 }
 
@@ -98,12 +98,12 @@ type workerHealth struct {
 	Model    string      `json:"model"`
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Addr     string      `json:"addr,omitempty"`
-	// Engine is the engine that another program runs.
+	// Engine is the remote engine.
 	Engine *EngineStatus `json:"engine,omitempty"`
 }
 
-// health is what GET /health says: 200 while requests are taken, of an engine with several
-// ranks by any of them.
+// healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several
+// ranks, by any of them.
 func (w *workerRole) health() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
 	all := []*worker.Worker{w.worker}
@@ -146,8 +146,8 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
 	for i, eng := range p.model.engines {
-		// Small numbers: the workers of one process need to be told apart from
-		// each other only. A restart on the same data is a higher epoch.
+		// Small numbers: the workers of one process only need to differ from each other. A restart on the
+		// same data has a higher epoch.
 		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Component, withPrompts(eng, p.model.pipe), metrics)
 		if err != nil {
 			return nil, err
@@ -157,19 +157,20 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	return all, nil
 }
 
-// linger is how long a worker that has left discovery tells so those who have not
-// heard of it.
+// lingerTime is how long a deregistered worker still answers callers which have not heard of it, with a
+// redirect elsewhere.
 const linger = 200 * time.Millisecond
 
-// many workers in one process do not each say that they are ready.
+// quietReadyWorkers is the number of workers in one process above which they do not each log that they are
+// ready.
 const many = 8
 
-// newWorker puts an engine behind the planes.
+// newWorker serves an engine on the planes.
 func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
 	return worker.New(p.workerConfig(id, epoch, component), eng, p.workerPlanes(), metrics, p.log)
 }
 
-// workerConfig is what the settings say of a worker.
+// workerConfig is a worker's configuration from the settings.
 func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) worker.Config {
 	host, err := os.Hostname()
 	if err != nil {
@@ -180,14 +181,14 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
 		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
-		// A router's engines are workers, who ask their own.
+		// A router's engines are workers, which check their own engines.
 		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1, StallTimeout: -1,
 	}
 	if p.cfg.Command == config.Up && p.cfg.Workers > many {
 		cfg.ReadyLevel = slog.LevelDebug
 	}
 	if p.cfg.Command != config.Up {
-		// Others hear of it over a network: until then they are told to go elsewhere.
+		// Others learn of the deregistration over a network: until then their requests are sent elsewhere.
 		cfg.Linger = linger
 	}
 	if p.hasEngines() {
@@ -201,8 +202,8 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	return cfg
 }
 
-// newRankWorker puts one data-parallel rank of an engine that another program runs behind
-// the planes. The ranks of a process serve at ports of their own.
+// newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves
+// at its own port.
 func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankSet, metrics *worker.Metrics) (*worker.Worker, error) {
 	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
 	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
@@ -232,8 +233,8 @@ func runs(workers []*worker.Worker) []func(context.Context) error {
 	return all
 }
 
-// orOff is a setting whose 0 turns off what services do at intervals: they read 0
-// as their default.
+// negativeIfZero converts a setting whose 0 turns a periodic action off: services read 0 as their default,
+// and a negative value as off.
 func orOff(s config.Seconds) time.Duration {
 	if s == 0 {
 		return -1
@@ -241,7 +242,7 @@ func orOff(s config.Seconds) time.Duration {
 	return time.Duration(s)
 }
 
-// named is what a card says of a parser: nothing if it is found out.
+// parserName is a parser's name for a card: "" for automatic detection.
 func named(parser string) string {
 	if parser == "auto" {
 		return ""

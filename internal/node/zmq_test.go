@@ -28,8 +28,8 @@ func TestZMQEndpoints(t *testing.T) {
 	}
 }
 
-// TestZMQRegistration holds that what a process registers is what others read, and
-// that it passes over itself, other namespaces and what it cannot read.
+// TestZMQRegistration: peers read a process's registration as written, and skip their own, other namespaces'
+// and unreadable ones.
 func TestZMQRegistration(t *testing.T) {
 	events, replay, err := zmqEndpoints("127.0.0.1:0")
 	if err != nil {
@@ -59,8 +59,7 @@ func TestZMQRegistration(t *testing.T) {
 	}
 }
 
-// TestExamineDeafEventPlane: a process that is registered and cannot be heard is
-// named.
+// TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
 func TestExamineDeafEventPlane(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// vocabulary is like that of the embedded tokenizer: bytes and special tokens
-// masked, 2,048 in all.
+// vocabulary is similar to the embedded tokenizer's: bytes and special tokens masked, 2,048 in all.
 func vocabulary() Vocabulary {
 	v := Vocabulary{Size: 2048, EOS: []kv.Token{2047}, Mask: []kv.Token{2046, 2047}}
 	for i := range 130 {
@@ -107,12 +106,12 @@ func TestBuiltinCard(t *testing.T) {
 	}
 }
 
-// TestWeightsArePortable pins the bits of the built-in weights: they must be
-// equal on every machine, for engines of one numerics to be one model.
+// TestWeightsArePortable pins the bits of the built-in weights: they must be equal on every machine, since
+// engines of equal numerics must be the same model.
 func TestWeightsArePortable(t *testing.T) {
 	shape := builtinShape(2048)
 	weights := randomWeights(&shape, builtinSeed)
-	text, encoders := xxh3.New(), xxh3.New() // the former is older
+	text, encoders := xxh3.New(), xxh3.New() // the former existed first
 	for _, name := range weights.Names() {
 		h := text
 		if strings.HasPrefix(name, "visual.") || strings.HasPrefix(name, "audio.") {

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/engine/tiny/patch"
 )
 
-// open returns the network that cfg names.
+// openNetwork returns the network that cfg names.
 func open(ctx context.Context, cfg *Config) (*network, error) {
 	if cfg.ModelPath == "" {
 		return builtin(ctx, &cfg.Vocabulary)
@@ -32,7 +32,7 @@ func open(ctx context.Context, cfg *Config) (*network, error) {
 	}, nil
 }
 
-// sensesOf returns how a checkpoint's model takes media, nil if it takes none.
+// openEncoders returns the media encoders of a checkpoint's model, nil if it has none.
 func sensesOf(m *model.Model, dir string) (*senses, error) {
 	if m.Config().Vision == (model.Vision{}) {
 		return nil, nil

@@ -15,30 +15,30 @@ import (
 type computer struct {
 	card *engine.Card
 	mask []kv.Token
-	// guides are the schemas in use; nil if the engine cannot guide.
+	// grammars are the compiled schemas in use; nil without structured output.
 	guides  *guides
-	senses  *senses // nil if the model takes text alone
+	senses  *senses // nil if the model is text-only
 	content content
 
-	// Of the loop.
+	// Used only by the engine's loop.
 	forward forwarder
 	cache   *model.Cache
 	sampler *sample.Sampler
 	work    []model.Work
-	logits  [][]float32 // rows, one for each sequence that samples
-	allowed []uint64    // by a guide, as bits
+	logits  [][]float32 // one row for each sequence that samples
+	allowed []uint64    // by a grammar, as bits
 }
 
-// forwarder computes one batch; a *model.Model does.
+// forwarder computes one batch; *model.Model implements it.
 type forwarder interface {
 	Forward(c *model.Cache, work []model.Work) error
 }
 
-// choice is what the computer keeps of one choice, or of one embedding.
+// choiceState is the computer's state of one choice, or of one embedding.
 type choice struct {
 	sampler *sample.Choice
-	guide   *follower // nil if the text is free
-	sum     []float64 // of the last hidden states; nil but for an embedding
+	guide   *follower // nil if the text is unconstrained
+	sum     []float64 // of the last hidden states; nil except for an embedding
 	shown   *model.Shown
 }
 
@@ -103,8 +103,8 @@ func (c *computer) Compute(_ context.Context, b *batch.Batch) error {
 	return nil
 }
 
-// prepare turns the plan into work for the model, with a row of logits for each
-// sequence that samples, and the sum for each that is embedded.
+// prepareWork turns the plan into work for the model, with a row of logits for each sequence that samples,
+// and the sum for each embedding.
 func (c *computer) prepare(b *batch.Batch) {
 	c.work = c.work[:0]
 	rows := 0
@@ -114,7 +114,7 @@ func (c *computer) prepare(b *batch.Batch) {
 		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks, Shown: s.shown}
 		switch sum := s.sum; {
 		case sum != nil:
-			if w.Start == 0 { // for the first time, or again after a preemption
+			if w.Start == 0 { // at the start, or again after a preemption
 				clear(sum)
 			}
 			work.Sum = sum
@@ -129,7 +129,7 @@ func (c *computer) prepare(b *batch.Batch) {
 	}
 }
 
-// draw draws a choice's next token, one that its guide allows.
+// drawToken samples a choice's next token, one that its grammar allows.
 func (c *computer) draw(s *choice, logits []float32) (engine.Logprob, error) {
 	if s.guide == nil {
 		return c.sampler.Next(s.sampler, logits, nil)

@@ -11,11 +11,11 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// Files is where the engine has the files of media from that do not travel with their
-// requests. It is called from several goroutines.
+// Files loads the files of media that do not travel with their requests. It is called from several
+// goroutines.
 type Files interface {
-	// File returns the file behind a URL, which may be used until release is called; it must
-	// not be changed. Errors should be *fault.Error.
+	// File returns the file at a URL, which may be used until release is called, and must not be changed.
+	// Errors should be *fault.Error.
 	File(ctx context.Context, url string) (file []byte, release func(), err error)
 	// Data returns the file in a data: URI.
 	Data(uri string) ([]byte, error)
@@ -25,14 +25,14 @@ type Files interface {
 // until release is called.
 type SegmentFunc func(name string, size int) (data []byte, release func(), err error)
 
-// content is where an engine has objects from.
+// mediaContent is the source of an engine's media objects.
 type content struct {
-	files   Files       // nil: only what travels with requests
+	files   Files       // nil: only content that travels with requests
 	segment SegmentFunc // nil: no segments
 	limits  pixel.Limits
 }
 
-// found is where an object is: decoded, or in a file.
+// objectContent is the content of an object: decoded, or a file.
 type found struct {
 	tensor  media.Tensor
 	file    []byte
@@ -40,8 +40,8 @@ type found struct {
 	release func()
 }
 
-// find finds an object: as it came with the request, or in shared memory, or in the file
-// that its source names, in that order.
+// findContent finds an object's content: in the request, or in shared memory, or in the file that its source
+// names, in that order.
 func (c *content) find(ctx context.Context, o *media.Object) (*found, error) {
 	f := &found{tensor: o.Tensor, limits: &c.limits, release: func() {}}
 	if !o.Tensor.IsZero() {
@@ -56,8 +56,8 @@ func (c *content) find(ctx context.Context, o *media.Object) (*found, error) {
 	return f, c.fetch(ctx, o, f)
 }
 
-// lent reads the elements of a tensor from shared memory, if they are there. They are copied
-// before they are checked: the memory is others' to write.
+// readSegment reads the elements of a tensor from shared memory, if they are there. It copies them before it
+// checks them, because other processes may write the memory.
 func (c *content) lent(o *media.Object, t *media.Tensor) bool {
 	if c.segment == nil || t.Segment == "" {
 		return false
@@ -71,20 +71,20 @@ func (c *content) lent(o *media.Object, t *media.Tensor) bool {
 	}
 	data, release, err := c.segment(t.Segment, size)
 	if err != nil {
-		return false // of another host, or its lease has ended; there is the source
+		return false // the segment is on another host, or its lease has ended; the source remains
 	}
 	t.Data = bytes.Clone(data[:min(len(data), size)])
 	release()
 	return len(t.Data) == size && isOf(o, t)
 }
 
-// isOf reports whether a tensor is what its object's key was made of. One by a URL or by
-// a name that the client gave says nothing of it.
+// matchesKey reports whether a tensor is the one its object's key was computed from. A key made from a URL or
+// from a client's name cannot be checked.
 func isOf(o *media.Object, t *media.Tensor) bool {
 	return o.Identity != media.ByPixels || pixel.Key(o.Kind, t) == o.Key
 }
 
-// fetch has the file that an object's source names.
+// loadSource loads the file that an object's source names.
 func (c *content) fetch(ctx context.Context, o *media.Object, f *found) (err error) {
 	if o.Source == "" || c.files == nil {
 		return about(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
@@ -105,9 +105,9 @@ func (c *content) fetch(ctx context.Context, o *media.Object, f *found) (err err
 	return named
 }
 
-// decode returns the object decoded. What a URL shows can change between the request's
-// arrival, when its key was made, and now; if another picture went under that key, so
-// would its K and V, for whoever shows the first one later.
+// decodeTensor returns the object decoded. The content of a URL can change between the request's arrival,
+// when its key was computed, and now. Another picture under that key would leave its K and V there, for later
+// requests with the first picture.
 func (f *found) decode(o *media.Object) (media.Tensor, error) {
 	if !f.tensor.IsZero() {
 		return f.tensor, nil

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/engine/tiny/model"
 )
 
-// gate is a forwarder that computes only when it is let.
+// gate is a forwarder that computes only when allowed.
 type gate struct {
 	forwarder
 	*enginetest.Gate
@@ -26,8 +26,7 @@ func (g *gate) Forward(c *model.Cache, work []model.Work) error {
 	return g.forwarder.Forward(c, work)
 }
 
-// stepped runs e with n requests and returns a function that has it compute one
-// batch of all of them.
+// stepped runs e with n requests and returns a function that makes it compute one batch of all of them.
 func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request) (step func()) {
 	g := &gate{e.cpu.forward, enginetest.NewGate()}
 	e.cpu.forward = g
@@ -41,7 +40,7 @@ func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request
 			}
 		})
 	}
-	for e.Load().Waiting < n { // none may end before the last one has come
+	for e.Load().Waiting < n { // none may end before the last one is queued
 		runtime.Gosched()
 	}
 	wg.Go(func() {
@@ -76,8 +75,8 @@ func TestStepHardlyAllocates(t *testing.T) {
 	for range 20 {
 		step()
 	}
-	// Blocks fill and outboxes grow while their readers do not come to run, but not in
-	// every step; half of the sequences are guided, and one each would make four.
+	// Blocks fill and outboxes grow while their readers do not run, but not in every step; half of the
+	// sequences have a grammar, and one allocation each would make four.
 	if n := testing.AllocsPerRun(100, step); n > 3 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}
@@ -103,7 +102,7 @@ func TestChoicesShareThePrompt(t *testing.T) {
 	}
 }
 
-// TestNoNumber: a request for which no token can be drawn fails, alone.
+// TestNoNumber: only the request for which no token can be sampled fails.
 func TestNoNumber(t *testing.T) {
 	e := small(t, nil)
 	e.cpu.forward = &spoiler{e.cpu.forward, float32(math.NaN())}

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// newVocab returns the tokens of a vocabulary that have text and may be drawn.
+// newVocab returns the tokens of a vocabulary that have text and may be sampled.
 func newVocab(text func([]byte, kv.Token) ([]byte, bool), mask []kv.Token, size int) *guide.Vocab {
 	masked := make([]bool, size)
 	for _, t := range mask {
@@ -32,11 +32,11 @@ func newVocab(text func([]byte, kv.Token) ([]byte, bool), mask []kv.Token, size 
 	})
 }
 
-// keptGuides is how many schemas are kept compiled.
+// maxGrammars is how many compiled schemas are kept.
 const keptGuides = 8
 
-// guides are compiled schemas, the last used last. They are safe for concurrent
-// use; nil refuses every guide.
+// grammarCache holds compiled schemas, the most recently used last. It is safe for concurrent use; nil
+// refuses structured output.
 type guides struct {
 	vocab *guide.Vocab
 	text  func([]byte, kv.Token) ([]byte, bool)
@@ -47,7 +47,7 @@ type guides struct {
 	}
 }
 
-// rules are one schema. The masks are the loop's.
+// compiledSchema is one schema. Only the engine's loop uses the masks.
 type rules struct {
 	schema  string
 	grammar *guide.Grammar
@@ -59,7 +59,7 @@ func newGuides(vocab *guide.Vocab, text func([]byte, kv.Token) ([]byte, bool)) *
 	return &guides{vocab: vocab, text: text}
 }
 
-// open returns the rules of g, nil for none.
+// openSchema returns the compiled schema of g, nil for none.
 func (s *guides) open(g *engine.Guide) (*rules, error) {
 	switch {
 	case g == nil:
@@ -89,8 +89,8 @@ func (s *guides) find(schema []byte) *rules {
 	return r
 }
 
-// keep keeps r in the place of the schema that was not used for longest, unless
-// somebody was quicker with the same.
+// keepSchema keeps r in place of the least recently used schema, unless another goroutine has stored the same
+// schema first.
 func (s *guides) keep(r *rules) *rules {
 	if other := s.find([]byte(r.schema)); other != nil {
 		return other
@@ -104,7 +104,7 @@ func (s *guides) keep(r *rules) *rules {
 	return r
 }
 
-// aboutGuide says which parameter of the request an error is about.
+// withGuideParam sets the request parameter that an error is about.
 func aboutGuide(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		f.Param = engine.GuideParam
@@ -112,19 +112,19 @@ func aboutGuide(err error) error {
 	return err
 }
 
-// follower is where a choice's text is in its schema. It is of the loop, once the
-// loop has it.
+// constraint is the position of a choice's text in its schema. Once the engine's loop has it, only the loop
+// uses it.
 type follower struct {
 	*rules
 	state *guide.State
-	// stops end the choice; those that can be drawn may come where the text is
-	// complete, from the output position least on, or where nothing else can.
+	// stops end the choice. The drawable ones may come where the text is complete, from the output position
+	// least on, or where nothing else can follow.
 	stops, drawable []kv.Token
 	least           int
 	scratch         []byte
 }
 
-// drawable returns those of tokens that a model of so many may draw.
+// drawableTokens returns the tokens which a model with a vocabulary of vocab may sample.
 func drawable(tokens, mask []kv.Token, vocab int) []kv.Token {
 	return slices.DeleteFunc(slices.Clone(tokens), func(t kv.Token) bool {
 		return int(t) >= vocab || slices.Contains(mask, t)
@@ -135,7 +135,7 @@ func newFollower(r *rules, stops, drawable []kv.Token, least int) *follower {
 	return &follower{rules: r, state: r.grammar.NewState(), stops: stops, drawable: drawable, least: least}
 }
 
-// resume follows what was generated before, the end of which may be a stop token.
+// resumeText replays what was generated before, whose last token may be a stop token.
 func (f *follower) resume(generated []kv.Token) error {
 	for i, t := range generated {
 		if i == len(generated)-1 && slices.Contains(f.stops, t) {
@@ -148,7 +148,7 @@ func (f *follower) resume(generated []kv.Token) error {
 	return nil
 }
 
-// take goes on by the text of a token. A stop token has none.
+// acceptToken advances by the text of a token. A stop token has none.
 func (f *follower) take(t kv.Token) error {
 	if slices.Contains(f.stops, t) {
 		return nil
@@ -160,12 +160,11 @@ func (f *follower) take(t kv.Token) error {
 	return nil
 }
 
-// over reports whether the text ends here by itself: nothing can be added, and
-// no stop token can be drawn to say so.
+// isComplete reports whether the text ends here without a stop token: nothing can be added, and no stop token
+// can be sampled.
 func (f *follower) over() bool { return len(f.drawable) == 0 && f.state.Ended() }
 
-// allowed returns the tokens that may be drawn at an output position, as bits in
-// the memory of dst.
+// allowedTokens returns the tokens that may be sampled at an output position, as bits in the memory of dst.
 func (f *follower) allowed(dst []uint64, position int) ([]uint64, error) {
 	mask, err := f.masks.Of(f.state)
 	if err != nil {

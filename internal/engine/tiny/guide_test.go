@@ -30,8 +30,8 @@ func textOf(tokens []kv.Token) string {
 	return string(b)
 }
 
-// TestGuideEnds: with a stop token that can be drawn a choice ends with it, else
-// by itself, and not earlier where the text can go on.
+// TestGuideEnds: with a stop token that can be sampled a choice ends with it, else by itself, and not earlier
+// if the text can continue.
 func TestGuideEnds(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -78,7 +78,7 @@ func TestGuideEnds(t *testing.T) {
 	}
 }
 
-// TestGuideMinTokens: a text that may go on does until the minimum.
+// TestGuideMinTokens: a text that may continue does so until the minimum.
 func TestGuideMinTokens(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -102,8 +102,7 @@ func TestGuideMinTokens(t *testing.T) {
 	}
 }
 
-// TestGuideLogprobs: log-probabilities are of the model, not of what the guide
-// leaves of it.
+// TestGuideLogprobs: log-probabilities are the model's, before the grammar's mask.
 func TestGuideLogprobs(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)

@@ -28,7 +28,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// names are the tokens that hold the places of media in tests.
+// names are the placeholder tokens of media in tests.
 type names map[string]kv.Token
 
 func (n names) ID(text string) (kv.Token, bool) {
@@ -47,7 +47,7 @@ func builtinFamily(t testing.TB) *family.Family {
 	return f
 }
 
-// seeing is small with encoders of everything.
+// seeing is the small engine with encoders for all media.
 func seeing(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
 	cfg := Config{Name: "seeing", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}, Text: pieceText}
@@ -90,8 +90,7 @@ func noise(kind media.Kind, seed uint64, shape ...int) media.Object {
 	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
 }
 
-// show puts an object into a request's prompt, before the token at an index, and moves
-// what is shown behind it.
+// show puts an object into a request's prompt, before the token at an index, and moves the objects after it.
 func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	t.Helper()
 	f := builtinFamily(t)
@@ -111,8 +110,8 @@ func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	req.Objects = append(req.Objects, o)
 }
 
-// illustrated shows media in every request of a workload: families that share a prefix
-// share the pictures in it, and most requests end with one of their own.
+// illustrated adds media to every request of a workload: families that share a prefix share the pictures in
+// it, and most requests end with one of their own.
 func illustrated(t testing.TB, requests []*engine.Request) []*engine.Request {
 	for i, req := range requests {
 		if n := len(req.Prompt); n > 40 { // the smallest context of identity is 120 tokens
@@ -132,7 +131,7 @@ func illustrated(t testing.TB, requests []*engine.Request) []*engine.Request {
 	return requests
 }
 
-// TestConformanceSeeing: a model that sees is an engine like any other.
+// TestConformanceSeeing: a vision model passes the engine conformance suite.
 func TestConformanceSeeing(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{
 		New:  func(t testing.TB) engine.Engine { return seeing(t, nil) },
@@ -140,12 +139,12 @@ func TestConformanceSeeing(t *testing.T) {
 	})
 }
 
-// TestSeeingIdentity is TestIdentity of requests that show pictures, videos and sounds.
+// TestSeeingIdentity is TestIdentity for requests with pictures, videos and sounds.
 func TestSeeingIdentity(t *testing.T) {
 	identity(t, illustrated(t, workload(15, 80, 40)), []int{1, 3, 7, 16}, seeing)
 }
 
-// TestBlockSizes: how the cache is cut does not show.
+// TestBlockSizes: the block size does not affect the answer.
 func TestBlockSizes(t *testing.T) {
 	requests := illustrated(t, workload(6, 80, 12))
 	cold := seeing(t, func(c *Config) { c.Reuse = paged.Off })
@@ -160,7 +159,7 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestBuiltinSeesIdentity is TestSeeingIdentity with the model that ships.
+// TestBuiltinSeesIdentity is TestSeeingIdentity with the built-in model.
 func TestBuiltinSeesIdentity(t *testing.T) {
 	identity(t, illustrated(t, workload(7, 2000, 8)), []int{7}, func(t testing.TB, change func(*Config)) *Engine {
 		return newBuiltin(t, func(c *Config) {
@@ -198,8 +197,8 @@ func TestSeeingResumes(t *testing.T) {
 	}
 }
 
-// TestPicturesAreApart: the same text with another picture is another answer, and no block
-// that shows a picture, or follows one, is reused for the other; the same picture is.
+// TestPicturesAreApart: the same text with another picture is another answer, and no block that contains a
+// picture, or follows one, is reused for the other; the same picture's blocks are.
 func TestPicturesAreApart(t *testing.T) {
 	e := seeing(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -211,7 +210,7 @@ func TestPicturesAreApart(t *testing.T) {
 	}
 	a, b := noise(media.Image, 1, 56, 84, 3), noise(media.Image, 2, 56, 84, 3)
 	forged := b
-	forged.Key.Hash = a.Key.Hash // 64 bits can be made to be equal
+	forged.Key.Hash = a.Key.Hash // a collision of 64 bits can be forged
 	answers := map[string][]kv.Token{}
 	for _, step := range []struct {
 		name   string
@@ -263,7 +262,7 @@ func TestEveryKindMatters(t *testing.T) {
 	}
 }
 
-// files is where tests have files from.
+// files is the tests' source of files.
 type files struct {
 	by    map[string][]byte
 	err   error
@@ -303,7 +302,7 @@ func encodePNG(t testing.TB, o *media.Object) []byte {
 	return b.Bytes()
 }
 
-// TestContent: an object is one object, however the engine has it.
+// TestContent: an object is the same object, however the engine gets it.
 func TestContent(t *testing.T) {
 	o := noise(media.Image, 5, 56, 84, 3)
 	file := encodePNG(t, &o)
@@ -394,7 +393,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// answerOf answers the request of TestContent with what it shows at hand.
+// answerOf answers the request of TestContent with its content in the request.
 func answerOf(t *testing.T, o media.Object) []kv.Token {
 	t.Helper()
 	e := seeing(t, nil)
@@ -403,12 +402,12 @@ func answerOf(t *testing.T, o media.Object) []kv.Token {
 	return enginetest.MustGenerate(t, enginetest.Start(t, e), e, req)[0].Tokens
 }
 
-// away leaves of the first object a URL alone, and another key than it has elsewhere.
+// away leaves only a URL of the first object, and another key than elsewhere.
 func away(r *engine.Request) {
 	r.Objects[0] = media.Object{Kind: media.Image, Key: media.URLKey("http://x", 1), Part: r.Objects[0].Part, Source: "http://x"}
 }
 
-// TestRefusedMedia: what is wrong names its part.
+// TestRefusedMedia: errors name the part of the request.
 func TestRefusedMedia(t *testing.T) {
 	good := func() *engine.Request {
 		req := within(80, greedy(2, 12, 10))
@@ -458,8 +457,7 @@ func TestRefusedMedia(t *testing.T) {
 	}
 }
 
-// TestCheckpointSees has an engine answer as transformers does; see TestSeenReference of
-// package model.
+// TestCheckpointSees compares an engine's answers with transformers; see TestSeenReference of package model.
 func TestCheckpointSees(t *testing.T) {
 	const dir = "model/testdata/qwen2-vl-bf16"
 	e, err := New(t.Context(), Config{ModelPath: dir, Blocks: 64})
@@ -511,14 +509,14 @@ func TestCheckpointSees(t *testing.T) {
 	}
 }
 
-// TestRowCache holds the cache against a list.
+// TestRowCache compares the cache with a list.
 func TestRowCache(t *testing.T) {
 	const limit = 10_000
 	c := newRowCache(limit)
-	var list []*keptRows // the last used first
+	var list []*keptRows // the most recently used first
 	for step := range uint64(5000) {
 		x := output(1, step)
-		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them is none
+		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them has no digest
 		at := slices.IndexFunc(list, func(k *keptRows) bool { return k.key == key })
 		if x>>8%3 == 0 {
 			k := &keptRows{key, encoding{rows: make([]float32, x>>16%800)}}
@@ -575,7 +573,7 @@ func BenchmarkSee(b *testing.B) {
 	}
 }
 
-// TestWaitingEnds: who waits for others' objects to be encoded stops with the request, and
+// TestWaitingEnds: a request that waits for others' objects to be encoded stops when it is cancelled, and
 // leaves nothing behind.
 func TestWaitingEnds(t *testing.T) {
 	e := seeing(t, nil)

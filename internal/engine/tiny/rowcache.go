@@ -8,20 +8,19 @@ import (
 	"penstock/core/media"
 )
 
-// rowCache keeps what was encoded, the last used of it, within a number of bytes. It
-// belongs to one model, so that a key names the object alone; one without a digest is
-// not kept, since 64 bits do not say who an object is.
+// rowCache keeps the most recently used encoded objects, within a number of bytes. It belongs to one model,
+// so a key names only the object. An object without a digest is not kept, since 64 bits do not identify it.
 type rowCache struct {
 	limit int
 	mu    struct {
 		sync.Mutex
 		bytes int
-		order list.List // of *keptRows, the last used first
+		order list.List // of *cachedRows, the most recently used first
 		by    map[rowKey]*list.Element
 	}
 }
 
-// rowKey is who an object is.
+// rowKey identifies an object.
 type rowKey struct {
 	kind   media.Kind
 	digest kv.Digest
@@ -32,7 +31,7 @@ type keptRows struct {
 	encoding
 }
 
-func (k *keptRows) bytes() int { return 4*len(k.rows) + 256 } // and what finds it
+func (k *keptRows) bytes() int { return 4*len(k.rows) + 256 } // including the index entry
 
 func newRowCache(limit int) *rowCache {
 	c := &rowCache{limit: limit}
@@ -40,7 +39,7 @@ func newRowCache(limit int) *rowCache {
 	return c
 }
 
-// get returns the rows of an object. Nobody may change them.
+// lookupRows returns the rows of an object. Callers must not change them.
 func (c *rowCache) get(key rowKey) (encoding, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +51,7 @@ func (c *rowCache) get(key rowKey) (encoding, bool) {
 	return at.Value.(*keptRows).encoding, true
 }
 
-// put keeps the rows of an object instead of those that it had, if they fit at all.
+// storeRows keeps the rows of an object and replaces earlier ones, if they fit at all.
 func (c *rowCache) put(key rowKey, e encoding) {
 	k := &keptRows{key, e}
 	if key.digest == (kv.Digest{}) || k.bytes() > c.limit {
@@ -70,7 +69,7 @@ func (c *rowCache) put(key rowKey, e encoding) {
 	}
 }
 
-// drop lets go of an entry. mu is held.
+// dropLocked removes an entry.
 func (c *rowCache) drop(at *list.Element) {
 	k := c.mu.order.Remove(at).(*keptRows)
 	delete(c.mu.by, k.key)

@@ -17,28 +17,27 @@ import (
 	"penstock/internal/engine/tiny/patch"
 )
 
-// senses are what a model sees and hears with: how many tokens an object takes, how it is
-// prepared, and the rows of those that were encoded lately. The engines that share a
-// model's weights share them.
+// mediaEncoders encodes the media of a model: how many tokens an object takes, how it is prepared, and the
+// rows of recently encoded objects. The engines that share a model's weights share it.
 type senses struct {
 	model   *model.Model
 	family  *family.Family
 	colours patch.Colours
-	// kept are rows of objects by who they are; see [rowCache].
+	// rows are the rows of objects by identity; see [rowCache].
 	kept *rowCache
-	// open has room for as many objects as there are processors: so many are held decoded. turn has
-	// room for one: they are encoded one at a time, each on all processors.
+	// openSem bounds the objects which are held decoded to the number of processors. encodeSem has room for
+	// one: objects are encoded one at a time, each on all processors.
 	open, turn chan struct{}
 }
 
-// keptBytes is the memory for the rows of objects that may be shown again.
+// keptBytes is the memory for the rows of objects that may be used again.
 const keptBytes = 64 << 20
 
 func newSenses(m *model.Model, f *family.Family, c patch.Colours) *senses {
 	return &senses{model: m, family: f, colours: c, kept: newRowCache(keptBytes), open: make(chan struct{}, runtime.GOMAXPROCS(0)), turn: make(chan struct{}, 1)}
 }
 
-// kinds lists what a model takes, ascending, as its card has it.
+// mediaKinds lists the media which a model accepts, ascending, for its card.
 func (s *senses) kinds() (names []string) {
 	if s == nil {
 		return nil
@@ -51,7 +50,7 @@ func (s *senses) kinds() (names []string) {
 	return names
 }
 
-// takes reports whether the model has an encoder of a kind of media, and a place for it.
+// acceptsKind reports whether the model has an encoder and a placeholder for a kind of media.
 func (s *senses) takes(k media.Kind) bool {
 	shape := s.model.Config()
 	able := shape.Vision != (model.Vision{})
@@ -61,8 +60,8 @@ func (s *senses) takes(k media.Kind) bool {
 	return able && s.family.Takes(k)
 }
 
-// show returns what a request shows besides text, nil if that is nothing. Its errors name
-// the part of the request that is wrong.
+// prepareMedia returns the media objects of a request, nil if there are none. Its errors name the part of the
+// request that is wrong.
 func (c *computer) show(ctx context.Context, req *engine.Request) (*model.Shown, error) {
 	switch {
 	case len(req.Objects) == 0 && (len(req.Media) == 0 || c.senses == nil):
@@ -92,7 +91,7 @@ func (c *computer) show(ctx context.Context, req *engine.Request) (*model.Shown,
 	return shown, nil
 }
 
-// about is what is wrong with an object, for its client.
+// objectError is an error about an object, for its client.
 func about(o *media.Object, format string, args ...any) *fault.Error {
 	err := fault.Param(o.Part, format, args...)
 	if o.Part != "" {
@@ -101,7 +100,7 @@ func about(o *media.Object, format string, args ...any) *fault.Error {
 	return err
 }
 
-// pads returns where the rows of an object go: the run of its family's pads in its range.
+// padRun returns where the rows of an object go: the run of its family's pads in its range.
 func (s *senses) pads(o *media.Object, prompt []kv.Token, at kv.Media) (start, n int, err error) {
 	pad, ok := s.family.Pad(o.Kind)
 	if !ok || !s.takes(o.Kind) {
@@ -122,13 +121,13 @@ func (s *senses) pads(o *media.Object, prompt []kv.Token, at kv.Media) (start, n
 	return start, n, nil
 }
 
-// encoding is an encoded object: as many rows as it has pads, of a grid of patches.
+// encodedObject is an encoded object: one row for each of its pads, and its grid of patches.
 type encoding struct {
 	rows []float32
 	grid [3]int
 }
 
-// encoded returns the rows of an object that has so many pads in the prompt.
+// encodedRows returns the rows of an object with the given number of pads in the prompt.
 func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pads int) (encoding, error) {
 	width := s.model.Config().HiddenSize
 	key := rowKey{kind: o.Kind, digest: o.Key.Digest}
@@ -163,7 +162,7 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 		return encoding{}, err
 	}
 	defer leave(s.turn)
-	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width { // by whoever was before us
+	if e, ok := s.kept.get(key); ok && len(e.rows) == pads*width { // encoded while this one waited
 		return e, nil
 	}
 	e := encoding{grid: layout.Grid}
@@ -177,7 +176,7 @@ func (s *senses) encoded(ctx context.Context, from content, o *media.Object, pad
 	return e, nil
 }
 
-// encode computes as many rows as a layout has pads.
+// encodeRows computes one row for each pad of a layout.
 func (s *senses) encode(ctx context.Context, kind media.Kind, t *media.Tensor, l *media.Layout) (rows []float32, err error) {
 	if kind == media.Audio {
 		rows, err = s.model.Hear(ctx, s.samples(t, l.Pads))
@@ -190,7 +189,7 @@ func (s *senses) encode(ctx context.Context, kind media.Kind, t *media.Tensor, l
 	return rows, err
 }
 
-// enter waits for room, leave gives it back.
+// acquireSem waits for room, releaseSem gives it back.
 func enter(ctx context.Context, room chan struct{}) error {
 	select {
 	case room <- struct{}{}:
@@ -202,7 +201,7 @@ func enter(ctx context.Context, room chan struct{}) error {
 
 func leave(room chan struct{}) { <-room }
 
-// see encodes a picture or video.
+// encodePicture encodes a picture or video.
 func (s *senses) see(ctx context.Context, t *media.Tensor, grid [3]int) ([]float32, error) {
 	shape := [4]int{1}
 	copy(shape[4-len(t.Shape):], t.Shape)
@@ -214,7 +213,7 @@ func (s *senses) see(ctx context.Context, t *media.Tensor, grid [3]int) ([]float
 	return s.model.Encode(ctx, patches, grid)
 }
 
-// samples returns as many of a sound as the rows take, filled up with silence.
+// padSamples returns as many samples of a sound as the rows take, padded with silence.
 func (s *senses) samples(t *media.Tensor, rows int) []float32 {
 	shape := s.model.Config()
 	all := make([]float32, rows*shape.Audio.RowSamples())
@@ -224,7 +223,7 @@ func (s *senses) samples(t *media.Tensor, rows int) []float32 {
 	return all
 }
 
-// sizeOf returns the size of a tensor that has the shape of its kind. The rate is not in it.
+// sizeOf returns the size of a tensor with the shape of its kind. The rate of a video comes from the object.
 func sizeOf(o *media.Object, t *media.Tensor) media.Size {
 	switch o.Kind {
 	case media.Video:

@@ -8,10 +8,9 @@ import (
 	"penstock/core/splitmix"
 )
 
-// fill sets every element of dst to a pseudo-random number with mean 0 and the
-// given standard deviation. The numbers are a function of seed and index in
-// integer arithmetic and one rounding, hence the same on every machine. They
-// are nearly normal: the sum of four uniform 16-bit integers (Irwin–Hall), all
+// fillNormal sets every element of dst to a pseudo-random number with mean 0 and the given standard
+// deviation. The numbers are a function of seed and index in integer arithmetic and one rounding, hence the
+// same on every machine. They are nearly normal: the sum of four uniform 16-bit integers (Irwin–Hall), all
 // taken from one SplitMix64 output.
 func fill(dst []float32, seed uint64, deviation float64) {
 	// A uniform integer below 2^16 has variance (2^32 - 1)/12; four add up.
@@ -37,5 +36,5 @@ func fill(dst []float32, seed uint64, deviation float64) {
 	wg.Wait()
 }
 
-// output returns output number i of the generator with this seed.
+// randomOutput returns output number i of the generator with this seed.
 func output(seed, i uint64) uint64 { return splitmix.Mix(seed + (i+1)*splitmix.Step) }

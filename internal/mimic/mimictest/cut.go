@@ -12,9 +12,9 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestCuts breaks the answers of path off after every byte, has every one of them come byte by byte, and wants
-// of each adapter e that asks by f: no token that is not of the answer, an error of another worker's
-// concern if it is not whole, and the rest of the answer from a request that goes on.
+// TestCuts cuts the answers of path after every byte, and also sends a whole answer byte by byte, to adapter
+// e behind f. It requires: no token that is not of the answer, an error which another worker may resolve if
+// the answer is incomplete, and the rest of the answer for a request that continues.
 func TestCuts(t *testing.T, f *Flawed, e engine.Engine, path string) {
 	ctx := enginetest.Start(t, e)
 	req := func(done []kv.Token) *engine.Request {
@@ -60,8 +60,8 @@ func TestCuts(t *testing.T, f *Flawed, e engine.Engine, path string) {
 	goesOn(t, ctx, f, e, req(nil), want)
 }
 
-// goesOn wants the rest of an answer: as many tokens as are missing. Which ones, a simulated engine draws
-// anew after another prompt.
+// testContinues requires the rest of an answer: as many tokens as are missing. A simulated engine samples
+// different tokens after another prompt.
 func goesOn(t *testing.T, ctx context.Context, f *Flawed, e engine.Engine, req *engine.Request, want []kv.Token) {
 	t.Helper()
 	f.Spoil("", 0)
@@ -82,7 +82,7 @@ func unreachable(e engine.Engine) bool {
 	return slices.ContainsFunc(e.(engine.WarningSource).Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
-// tokens serves a request and returns what was delivered of it, and whether its end was.
+// generateTokens serves a request and returns the delivered tokens, and whether the end was delivered.
 func tokens(ctx context.Context, e engine.Engine, req *engine.Request) (got []kv.Token, whole bool, err error) {
 	err = e.Generate(ctx, req, func(d *engine.Delta) error {
 		got = append(got, d.Tokens...)

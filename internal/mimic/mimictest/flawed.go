@@ -13,20 +13,20 @@ import (
 	"penstock/internal/mimic"
 )
 
-// Flawed stands before a server and spoils its answers byte by byte. What it is asked of one path it asks
-// the server once, and says again as long as the path stays spoiled.
+// FaultyProxy is a proxy in front of a server which spoils its answers byte by byte. It asks the server once
+// for the answer of the spoiled path, and repeats it while the path stays spoiled.
 type Flawed struct {
 	ln   net.Listener
 	to   string
 	wg   sync.WaitGroup
 	mu   sync.Mutex
 	path string // whose answers are spoiled
-	cut  int    // bytes of them that are sent; -1 is all, one at a time
-	said []byte // such an answer, whole
+	cut  int    // bytes of them to send; -1 is all, one at a time
+	said []byte // such an answer, complete
 	all  map[net.Conn]struct{}
 }
 
-// Flaw starts one before a server, which it is gone with at the test's end.
+// StartFaultyProxy starts a proxy in front of a server; it closes at the end of the test.
 func Flaw(t testing.TB, s *mimic.Server) *Flawed {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,11 +47,11 @@ func Flaw(t testing.TB, s *mimic.Server) *Flawed {
 	return f
 }
 
-// URL is where it listens.
+// URL is the proxy's address.
 func (f *Flawed) URL() *url.URL { return &url.URL{Scheme: "http", Host: f.ln.Addr().String()} }
 
-// Spoil resets the connection after so many bytes of each answer of a path; -1 sends all of it, one byte at a
-// time. An empty path spoils nothing.
+// SpoilAnswers resets the connection after the given number of bytes of each answer of a path; -1 sends all
+// of it, one byte at a time. An empty path spoils nothing.
 func (f *Flawed) Spoil(path string, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,14 +61,14 @@ func (f *Flawed) Spoil(path string, bytes int) {
 	f.path, f.cut = path, bytes
 }
 
-// Size is how long the answers of the spoiled path are.
+// AnswerSize is the length of the spoiled path's answer.
 func (f *Flawed) Size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.said)
 }
 
-// Header is how long their header is.
+// HeaderSize is the length of its header.
 func (f *Flawed) Header() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *Flawed) accept() {
 	}
 }
 
-// serve answers one request of a connection.
+// serveConn answers one request of a connection.
 func (f *Flawed) serve(c net.Conn) {
 	req, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {
@@ -126,12 +126,12 @@ func (f *Flawed) serve(c net.Conn) {
 		return
 	}
 	_, _ = c.Write(said[:min(cut, len(said))])
-	// What was sent must arrive before the reset: the other side has it when it closes, or waits for more.
+	// What was sent must arrive before the reset: the client has it when it closes, or waits for more.
 	_ = c.(*net.TCPConn).CloseWrite()
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// ask asks the server, and returns all that it says.
+// forwardRequest sends the request to the server, and returns the complete response.
 func (f *Flawed) ask(req *http.Request, body []byte) []byte {
 	up, err := net.Dial("tcp", f.to)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package mimictest starts servers that imitate engines, for tests of what speaks with them.
+// Package enginemocktest starts engine mocks for tests of their clients.
 package mimictest
 
 import (
@@ -17,13 +17,13 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// opened is the built-in tokenizer and template, and what a simulated engine has to know of them.
+// builtinModel is the built-in tokenizer and template, and the simulated engine's vocabulary.
 type opened struct {
 	pipe *prep.Pipeline
 	sim  sim.Vocabulary
 }
 
-// open opens them; once is enough for a process.
+// openBuiltinModel opens the built-in model; once is enough for a process.
 func open() (opened, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -37,16 +37,15 @@ func open() (opened, error) {
 	return opened{pipe, sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}}}, nil
 }
 
-// Rig starts servers around simulated engines of one small model. The zero value is ready.
+// MockRig starts servers around simulated engines of one small model. The zero value is ready.
 type Rig struct {
 	once   sync.Once
 	opened opened
 	err    error
 }
 
-// Serve runs a server until the test ends, around an engine that is quick, with a cache of 64 blocks of 16
-// tokens and a context of 512. change may change what it imitates; nil is nothing. The card is
-// that of the engine.
+// StartServer runs a server until the test ends, around a fast engine with a cache of 64 blocks of 16 tokens
+// and a context of 512. change may modify the configuration, and may be nil. The card is the engine's.
 func (r *Rig) Serve(t testing.TB, dialect mimic.Dialect, change func(*mimic.Config)) (*mimic.Server, engine.Card) {
 	t.Helper()
 	r.once.Do(func() { r.opened, r.err = open() })
@@ -87,7 +86,7 @@ func (r *Rig) Serve(t testing.TB, dialect mimic.Dialect, change func(*mimic.Conf
 	return s, e.Card()
 }
 
-// URL returns the address of a server.
+// ServerURL returns the address of a server.
 func URL(t testing.TB, s *mimic.Server) *url.URL {
 	t.Helper()
 	u, err := url.Parse(s.URL())
@@ -97,7 +96,7 @@ func URL(t testing.TB, s *mimic.Server) *url.URL {
 	return u
 }
 
-// Endpoint reads an endpoint; "" is none.
+// ParseEndpoint parses an endpoint; "" is none.
 func Endpoint(t testing.TB, s string) (e zmtp.Endpoint) {
 	t.Helper()
 	if s == "" {

@@ -16,9 +16,9 @@ import (
 	"penstock/internal/mimic"
 )
 
-// TestSalts wants of an adapter that no request is told of tokens that were cached under the salt of another: the engine
-// keeps salts apart, or requests under a salt are refused, and that is warned of. open returns an adapter of a server
-// with faults; passes are the paths of passed requests that heed salts.
+// TestSalts requires of an adapter that no request reports cached tokens of another salt: either the engine
+// keeps salts apart, or requests with a salt are refused and a warning is raised. open returns an adapter of
+// a server with faults; passes are the passthrough paths which honour salts.
 func TestSalts(t *testing.T, open func(t testing.TB, set ...mimic.Fault) Adapter, passes ...string) {
 	for _, c := range []struct {
 		name  string
@@ -33,7 +33,7 @@ func TestSalts(t *testing.T, open func(t testing.TB, set ...mimic.Fault) Adapter
 	}
 }
 
-// TestSaltsRefused wants of an adapter whose server ignores salts that requests under a salt are refused.
+// TestSaltsRefused requires that requests with a salt are refused by an adapter whose server ignores salts.
 func TestSaltsRefused(t *testing.T, open func(t testing.TB, set ...mimic.Fault) Adapter) {
 	testSalts(t, open(t), false, nil)
 }
@@ -50,14 +50,14 @@ func testSalts(t *testing.T, e Adapter, apart bool, passes []string) {
 	}
 }
 
-// saltTest asks an adapter under salts.
+// saltTest sends requests with salts to an adapter.
 type saltTest struct {
 	t   *testing.T
 	ctx context.Context
 	e   Adapter
 }
 
-// tell asks with one prompt under the salts of two tenants, and without one.
+// testWay sends one prompt with the salts of two tenants, and without one.
 func (s *saltTest) tell(way string, apart bool, ask func(n int, salt string) (cached int, err error)) {
 	s.t.Helper()
 	seen := map[string]bool{}
@@ -95,7 +95,7 @@ func (s *saltTest) generate(n int, salt string) (int, error) {
 }
 
 func (s *saltTest) pass(path string, n int, salt string) (int, error) {
-	text := string(bytes.Repeat([]byte("sesame "), 40)) + path // of no other path
+	text := string(bytes.Repeat([]byte("sesame "), 40)) + path // unique to the path
 	body := map[string]any{"model": "x", "max_tokens": 1, "prompt": text}
 	if path != "/v1/completions" {
 		delete(body, "prompt")

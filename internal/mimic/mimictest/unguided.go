@@ -6,7 +6,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// Adapter is what the adapters of engines that are servers have in common.
+// Adapter is the common interface of the remote engines' adapters.
 type Adapter interface {
 	engine.Engine
 	engine.KVSource
@@ -16,8 +16,8 @@ type Adapter interface {
 	engine.Passer
 }
 
-// Unguided returns e, whose engine is a simulator, for the suite of engines: a simulator holds answers to no
-// schema, whatever the server that it imitates would do. It is a Preprocessor if e is one.
+// WithoutGrammar returns e without structured output, for the engine test suite: a simulator does not
+// constrain its output to a schema, whatever engine it mocks. The result is a Preprocessor if e is one.
 func Unguided(e Adapter) engine.Engine {
 	u := unguided{e}
 	if p, ok := e.(engine.Preprocessor); ok {

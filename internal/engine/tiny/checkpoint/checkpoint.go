@@ -1,12 +1,10 @@
-// Package checkpoint reads model checkpoints as they are published: weights in
-// the safetensors format, one file or several with an index, and beside them
-// config.json and generation_config.json.
+// Package checkpoint reads published model checkpoints: weights in the safetensors format, in one file or
+// several with an index, with config.json and generation_config.json.
 //
-// A checkpoint comes from elsewhere, so nothing in it is trusted: each length is
-// checked against the size of its file before memory is allocated by it, the
-// tensors of a file must cover its data exactly, keys must not occur twice, and
-// the index cannot name files outside of the directory. What the fields of a
-// configuration mean for a computation is not decided here.
+// Checkpoints are untrusted input: each length is checked against the size of its file before memory is
+// allocated for it, the tensors of a file must cover its data exactly, keys must not occur twice, and the
+// index cannot name files outside the directory. The meaning of a configuration's fields for the computation
+// is decided elsewhere.
 package checkpoint
 
 import (
@@ -18,8 +16,8 @@ import (
 	"slices"
 )
 
-// Tensor is a tensor in memory: Data in row-major order, as many elements as the
-// product of Shape. A scalar has no dimensions.
+// Tensor is a tensor in memory: Data in row-major order, with as many elements as the product of Shape. A
+// scalar has no dimensions.
 type Tensor struct {
 	Shape []int
 	Data  []float32
@@ -45,9 +43,8 @@ const (
 	maxIndex = 64 << 20
 )
 
-// Open opens the weights in dir and reads their headers, but no tensor. With an
-// index the tensors are those that it names, otherwise those of
-// model.safetensors. The caller must Close the checkpoint.
+// Open opens the weights in dir and reads their headers, but no tensor. With an index the tensors are the
+// ones it names, otherwise the ones in model.safetensors. The caller must Close the checkpoint.
 func Open(dir string) (*Checkpoint, error) {
 	c := &Checkpoint{tensors: make(map[string]location)}
 	err := c.openSharded(dir)
@@ -124,7 +121,7 @@ func (c *Checkpoint) open(dir, name string) (*file, error) {
 // Names returns the names of all tensors, sorted. The slice is the checkpoint's.
 func (c *Checkpoint) Names() []string { return c.names }
 
-// Tensor reads one tensor. Each call returns memory of its own.
+// Tensor reads one tensor. Each call returns new memory.
 func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	at, ok := c.tensors[name]
 	if !ok {

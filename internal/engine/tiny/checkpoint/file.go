@@ -8,11 +8,11 @@ import (
 	"os"
 )
 
-// file is one open safetensors file.
+// shardFile is one open safetensors file.
 type file struct {
-	name    string // as in error messages: the base name
+	name    string // base name, for error messages
 	f       *os.File
-	data    int64 // where the data part begins
+	data    int64 // offset of the data part
 	entries []entry
 }
 
@@ -29,8 +29,8 @@ func openFile(path, name string) (*file, error) {
 	return s, nil
 }
 
-// openRegular opens a file to read. What is no regular file is refused before it
-// is opened: opening a named pipe waits for somebody to write to it.
+// openRegular opens a file to read. It refuses anything but a regular file before opening it: opening a named
+// pipe would wait for a writer.
 func openRegular(path, name string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -42,8 +42,8 @@ func openRegular(path, name string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// readHeader reads the length, then the header. The length is checked against
-// the size of the file before anything is allocated by it.
+// readHeader reads the length, then the header. It checks the length against the size of the file before it
+// allocates memory for it.
 func (s *file) readHeader() error {
 	info, err := s.f.Stat()
 	if err != nil {
@@ -73,12 +73,10 @@ func (s *file) readHeader() error {
 	return err
 }
 
-// chunk is how many bytes are converted at a time, so that a tensor never is in
-// memory twice.
+// chunkBytes is how many bytes are converted at a time, so that a tensor is never in memory twice.
 const chunk = 1 << 20
 
-// read returns the tensor of e as float32. Its size was checked against that of
-// the file.
+// readTensor returns the tensor of e as float32. Its size has been checked against the file's.
 func (s *file) read(e *entry) (Tensor, error) {
 	if !e.dtype.float() {
 		return Tensor{}, fmt.Errorf("is %s, want BF16, F16 or F32; quantised checkpoints are not supported", e.dtype)

@@ -12,8 +12,8 @@ import (
 
 const generationFile = "generation_config.json"
 
-// Generation holds what generation_config.json recommends. A nil pointer means
-// that the file does not say, which is not the same as the format's own default.
+// Generation holds the recommendations of generation_config.json. A nil pointer means that the file does not
+// contain the field, which differs from the format's own default.
 type Generation struct {
 	EOS               []kv.Token // eos_token_id, which may be one id or a list
 	DoSample          *bool      // false asks for greedy decoding
@@ -53,7 +53,7 @@ func decodeGeneration(data []byte) (Generation, error) {
 	return g, nil
 }
 
-// generation reads the recommendations. The error is about the first value that was left out.
+// readGeneration reads the recommendations. The error is about the first skipped value.
 func (o object) generation() (Generation, error) {
 	var g Generation
 	var topK *float64
@@ -73,7 +73,7 @@ func (o object) generation() (Generation, error) {
 	return g, cmp.Or(append(errs, err)...)
 }
 
-// optional decodes the value of a key, if there is one, and leaves *dst nil where it cannot.
+// getOptional decodes the value of a key, if there is one, and leaves *dst nil if it cannot.
 func optional[T any](o object, key string, dst **T) error {
 	if !o.has(key) {
 		return nil

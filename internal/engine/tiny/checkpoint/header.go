@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxHeader is the largest header that the format's reference reader takes.
+	// maxHeader is the largest header that the format's reference reader accepts.
 	maxHeader = 100_000_000
-	// maxDims is far above what any weight has.
+	// maxDims is far above the dimensions of any weight.
 	maxDims = 8
 )
 
-// entry describes one tensor of a safetensors file.
+// tensorEntry describes one tensor of a safetensors file.
 type entry struct {
 	name       string
 	dtype      dtype
@@ -25,9 +25,8 @@ type entry struct {
 	begin, end int64 // bytes within the data part of the file
 }
 
-// decodeHeader parses the JSON header of a safetensors file whose data part has
-// size bytes. The entries come back in the order of their data, which they cover
-// completely: without overlaps, gaps or bytes left over at the end.
+// decodeHeader parses the JSON header of a safetensors file whose data part has size bytes. The entries are
+// in the order of their data, which they cover completely: without overlaps, gaps or trailing bytes.
 func decodeHeader(header []byte, size int64) ([]entry, error) {
 	dec := json.NewDecoder(bytes.NewReader(header))
 	dec.UseNumber()
@@ -121,7 +120,7 @@ func (e *entry) checkSize(shape []int64) error {
 	return nil
 }
 
-// layOut sorts entries by their data and checks that they cover size bytes.
+// sortEntries sorts entries by their data and checks that they cover size bytes.
 func layOut(entries []entry, size int64) error {
 	slices.SortFunc(entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), cmp.Compare(a.name, b.name))

@@ -72,8 +72,8 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecodeHeader checks that whatever is accepted lies within the file, covers
-// it, and takes memory in proportion to it.
+// FuzzDecodeHeader checks that every accepted header lies within the file, covers it, and takes memory in
+// proportion to it.
 func FuzzDecodeHeader(f *testing.F) {
 	f.Add([]byte(`{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}}`), int64(8))
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[0,9],"data_offsets":[0,0]}}  `), int64(0))

@@ -113,8 +113,8 @@ func expectEnd(dec *json.Decoder) error {
 	return errors.New("data after the end of the object")
 }
 
-// object is a JSON object whose keys were checked to be unique. Keys are matched
-// exactly, unlike those of a struct.
+// jsonObject is a JSON object whose keys were checked to be unique. Keys are matched exactly, unlike the keys
+// of a struct.
 type object map[string]json.RawMessage
 
 func parseObject(data []byte) (object, error) {
@@ -135,7 +135,7 @@ func parseObject(data []byte) (object, error) {
 	return obj, expectEnd(dec)
 }
 
-// has reports whether key is there with a value other than null.
+// has reports whether key is present with a value other than null.
 func (o object) has(key string) bool {
 	raw, ok := o[key]
 	return ok && string(raw) != "null"
@@ -148,12 +148,12 @@ func (o object) get(key string, dst any) error {
 		return nil
 	}
 	if err := json.Unmarshal(o[key], dst); err != nil {
-		return fmt.Errorf("%s: %.200s", key, err) // it echoes numbers, of any length
+		return fmt.Errorf("%s: %.200s", key, err) // the error echoes numbers of any length
 	}
 	return nil
 }
 
-// fields decodes the values of several keys, in the order of their names.
+// decodeFields decodes the values of several keys, in the order of their names.
 func (o object) fields(dst map[string]any) error {
 	for _, key := range sortedKeys(dst) {
 		if err := o.get(key, dst[key]); err != nil {

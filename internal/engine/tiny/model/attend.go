@@ -2,7 +2,7 @@ package model
 
 import "math"
 
-// tile is a run of tokens of one sequence whose attention is computed together,
+// attentionTile is a run of tokens of one sequence whose attention is computed together,
 // one KV head at a time, so that keys and values are read once for all of them
 // and for all query heads that share the KV head.
 type tile struct {
@@ -12,18 +12,17 @@ type tile struct {
 	start int // position of the first row
 }
 
-// tileQueries is how many queries (tokens times query heads of a KV head) a tile
-// has, where the tokens are there. With a longest context of 8192 positions
-// their scores take 512 KiB.
+// tileQueries is how many queries (tokens times query heads of a KV head) a full tile has. With a longest
+// context of 8192 positions their scores take 512 KiB.
 const tileQueries = 16
 
-// group is the number of query heads that share a KV head.
+// headGroup is the number of query heads that share a KV head.
 func (c *Config) group() int { return c.Heads / c.KVHeads }
 
 // tileTokens is the number of tokens in a full tile.
 func tileTokens(c *Config) int { return max(1, tileQueries/c.group()) }
 
-// cutTiles cuts the spans into tiles. The cut decides about speed only.
+// cutTiles cuts the runs into tiles. The cut affects only speed.
 func (s *slab) cutTiles() {
 	s.attention = 0
 	for _, sp := range s.spans {
@@ -37,13 +36,12 @@ func (s *slab) cutTiles() {
 	}
 }
 
-// attend computes softmax(q·kᵀ/√HeadDim)·v of one tile for one KV head and its
-// query heads. Later tiles, which are the longer ones of a sequence, come first.
+// attendTile computes softmax(q·kᵀ/√HeadDim)·v of one tile for one KV head and its query heads. Later tiles,
+// which are the longer ones of a sequence, come first.
 //
-// A query's scores are products of their own, so computing some beyond its
-// position costs time but changes nothing. Its values are summed from position 0
-// to its own in order: blocks that all queries of the tile see are summed for
-// all, the rest for each token up to where it stands.
+// A query's scores are independent products, so computing some beyond its position costs time but changes
+// nothing. Its values are summed from position 0 to its own in order: blocks visible to all queries of the
+// tile are summed for all, the rest for each token up to its position.
 func (s *slab) attend(task, worker int) {
 	cfg, k := &s.model.cfg, s.model.kernel
 	head, t := task%cfg.KVHeads, &s.tiles[len(s.tiles)-1-task/cfg.KVHeads]
@@ -67,7 +65,7 @@ func (s *slab) attend(task, worker int) {
 		seen := t.start + q/group + 1
 		ws.sums[q] = k.softmax(ws.scores[q*width:][:width], seen)
 	}
-	shared := (t.start + 1) / size // blocks that the first token sees in full
+	shared := (t.start + 1) / size // blocks fully visible to the first token
 	for b := range shared {
 		k.add(queries, dim, size, ws.scores[b*size:], width, s.cache.head(values, blocks[b], head), dim, out, dim)
 	}
@@ -112,8 +110,8 @@ func (s *slab) gatherKeys(dst, keys []float32, blocks []int32, head int) []float
 	return dst
 }
 
-// scatterHeads divides each query's output by the sum of its weights and puts it
-// where the output projection expects it.
+// scatterHeads divides each query's output by the sum of its weights and stores it where the output
+// projection expects it.
 func (s *slab) scatterHeads(out, sums []float32, t *tile, head int) {
 	cfg := &s.model.cfg
 	n := cfg.group() * cfg.HeadDim

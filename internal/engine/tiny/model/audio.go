@@ -6,15 +6,14 @@ import (
 	"runtime"
 )
 
-// Audio is the shape of an encoder of sounds: frames of Frame samples become rows of
-// width Dim, of which four at a time are averaged, and then rows of the decoder's
-// width. The zero value is none.
+// Audio is the shape of a sound encoder: frames of Frame samples become rows of width Dim. The encoder
+// averages four rows at a time, and projects them to the decoder's width. The zero value is none.
 type Audio struct {
 	Frame int // samples; 160 at 16 kHz give 25 rows a second
 	Dim   int
 }
 
-// framesOfRow is how many frames make a row: two halvings.
+// framesOfRow is how many frames make a row: two halvings of the rate.
 const framesOfRow = 4
 
 func (a *Audio) validate() error {
@@ -24,7 +23,7 @@ func (a *Audio) validate() error {
 	return fmt.Errorf("model config: audio %+v; every one must be between 1 and %d", *a, 1<<16)
 }
 
-// Rows is how many rows a sound has; the last may be filled up with silence.
+// RowCount is how many rows a sound has; the last may be padded with silence.
 func (a *Audio) Rows(samples int) int {
 	return (samples + a.RowSamples() - 1) / a.RowSamples()
 }
@@ -46,7 +45,7 @@ func (a *Audio) specs(hidden int) []Spec {
 	}
 }
 
-// hearing holds the weights of the encoder.
+// audioEncoder holds the weights of the encoder.
 type hearing struct {
 	frames, rows linear
 	norm         layerNorm
@@ -64,8 +63,8 @@ func (m *Model) loadAudio(l *loader) *hearing {
 	}
 }
 
-// Hear computes the rows that stand in a prompt for a sound: [Audio.Rows, HiddenSize].
-// They depend on the samples alone. It may be called by several at once.
+// EncodeAudio computes the rows that replace a sound's placeholders in a prompt: [Audio.Rows, HiddenSize].
+// They depend only on the samples. It may be called concurrently.
 func (m *Model) Hear(ctx context.Context, samples []float32) ([]float32, error) {
 	a := &m.cfg.Audio
 	if m.hearing == nil || len(samples) == 0 {

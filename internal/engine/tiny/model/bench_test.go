@@ -11,13 +11,13 @@ import (
 	"penstock/core/kv"
 )
 
-// benchConfig is about the shape of the built-in model.
+// benchConfig has about the shape of the built-in model.
 var benchConfig = Config{
 	HiddenSize: 256, Layers: 6, Heads: 8, KVHeads: 4, HeadDim: 32, Intermediate: 704,
 	VocabSize: 2048, MaxPositions: 8192, RopeTheta: 10000, RMSEps: 1e-6,
 }
 
-// BenchmarkPrefill computes a whole prompt of an empty cache.
+// BenchmarkPrefill computes a whole prompt with an empty cache.
 func BenchmarkPrefill(b *testing.B) {
 	for _, k := range kernels() {
 		for _, n := range []int{32, 512, 4096} {
@@ -73,9 +73,8 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// BenchmarkProduct multiplies on one core as the model does, for the shape of
-// gate and up, beside the library's own 512³ product with as many as it takes;
-// run it with GOMAXPROCS=1 to compare.
+// BenchmarkProduct multiplies on one core as the model does, for the shape of gate and up, compared to the
+// library's own 512³ product with as many cores as it uses; run it with GOMAXPROCS=1 to compare.
 func BenchmarkProduct(b *testing.B) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	floats := func(n int) []float32 {

@@ -7,33 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// crew spreads the tasks of one step over goroutines. They live as long as one
-// call of do, which waits for them, so a crew at rest has none. The caller works
-// too and is worker 0. A crew is for one caller at a time; once warm, do
-// allocates nothing.
+// workerPool spreads the tasks of one step over goroutines. They live as long as one call of runTasks, which
+// waits for them, so an idle pool has none. The caller works too and is worker 0. A pool serves one caller at
+// a time; once warm, runTasks allocates nothing.
 type crew struct {
-	helpers []func() // bodies of the goroutines beside the caller
-	worth   int      // the work that pays for waking one of them
+	helpers []func() // bodies of the goroutines other than the caller
+	worth   int      // the least work that justifies waking one of them
 	wait    sync.WaitGroup
 
-	// The step in progress. job and tasks are written before the helpers start.
+	// The step in progress. job and tasks are set before the helpers start.
 	job   func(task, worker int)
 	tasks int64
 	next  atomic.Int64
 	panic atomic.Pointer[panicked]
 }
 
-// panicked carries a panic from a helper to the caller of do.
+// caughtPanic carries a panic from a helper to the caller of runTasks.
 type panicked struct {
 	value any
 	stack []byte
 }
 
-// wakeWork is the usual worth of a helper, in multiplications and additions of a
-// product: some tens of microseconds.
+// wakeWork is the usual worth of a helper, in multiply-adds of a product: some tens of microseconds.
 const wakeWork = 1 << 18
 
-// newCrew returns a crew of width workers, the caller included.
+// newWorkerPool returns a pool of width workers, including the caller.
 func newCrew(width int) *crew {
 	c := &crew{worth: wakeWork}
 	for worker := 1; worker < width; worker++ {
@@ -45,10 +43,9 @@ func newCrew(width int) *crew {
 	return c
 }
 
-// do runs job once for each task in [0, tasks) and returns when all are done.
-// work is what they cost together: steps that cost little stay in the calling
-// goroutine. Tasks must not depend on each other. A panic in a job is raised
-// again here, after every goroutine has ended; of several, one.
+// runTasks runs job once for each task in [0, tasks) and returns when all are done. work is their total cost:
+// cheap steps stay in the calling goroutine. Tasks must not depend on each other. A panic in a job is raised
+// again here, after every goroutine has ended; if several panic, only one is.
 func (c *crew) do(tasks, work int, job func(task, worker int)) {
 	c.job, c.tasks = job, int64(tasks)
 	c.next.Store(0)

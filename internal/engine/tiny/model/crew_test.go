@@ -28,8 +28,8 @@ func TestCrewRunsEachTaskOnce(t *testing.T) {
 	}
 }
 
-// TestCrewPanic checks that a panic reaches the caller wherever it happens,
-// after all goroutines have ended (goleak), and leaves the crew usable.
+// TestCrewPanic checks that a panic reaches the caller wherever it happens, after all goroutines have ended
+// (goleak), and leaves the pool usable.
 func TestCrewPanic(t *testing.T) {
 	c := newCrew(4)
 	for bad := range 10 {
@@ -54,7 +54,7 @@ func TestCrewPanic(t *testing.T) {
 	}
 }
 
-// TestCrewStaysSmall checks that little work wakes nobody.
+// TestCrewStaysSmall checks that little work wakes no helper.
 func TestCrewStaysSmall(t *testing.T) {
 	c := newCrew(4)
 	c.do(100, 2*wakeWork-1, func(_, worker int) {

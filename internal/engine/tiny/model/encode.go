@@ -7,12 +7,11 @@ import (
 	"runtime"
 )
 
-// Encode computes the rows that stand in a prompt for a picture or video:
-// [grid's product / Merge², HiddenSize]. grid are the patches in time, height and width, of
-// which the latter two are multiples of Merge; patches are their elements,
-// [product, PatchElements], frame by frame and within one by squares of
-// Merge × Merge patches, row by row. The rows depend on patches and grid alone. It may
-// be called by several at once, and ends early, with ctx's error, when ctx does.
+// EncodeImage computes the rows that replace a picture's or video's placeholders in a prompt: [product of
+// grid / Merge², HiddenSize]. grid is the number of patches in time, height and width; height and width are
+// multiples of Merge. patches are their elements, [product, PatchElements], frame by frame and within a frame
+// by squares of Merge × Merge patches, row by row. The rows depend only on patches and grid. It may be called
+// concurrently, and ends early, with ctx's error, when ctx does.
 func (m *Model) Encode(ctx context.Context, patches []float32, grid [3]int) ([]float32, error) {
 	return m.encode(ctx, patches, grid, newCrew(runtime.GOMAXPROCS(0)))
 }
@@ -46,7 +45,7 @@ func (m *Model) encode(ctx context.Context, patches []float32, grid [3]int, c *c
 	return e.merge(), nil
 }
 
-// encoding is one picture or video on its way through the encoder, and the memory for it.
+// encodeState is the state of one picture or video in the encoder, with its memory.
 type encoding struct {
 	m     *Model
 	crew  *crew
@@ -94,8 +93,8 @@ func newEncoding(m *Model, c *crew, n int, grid [3]int) *encoding {
 	return e
 }
 
-// place writes the angles of each patch of a frame: the first half of them by its row,
-// the second by its column.
+// fillPatchAngles writes the angles of each patch of a frame: the first half of them by its row, the second
+// by its column.
 func (e *encoding) place(width int) {
 	v, freqs := &e.m.cfg.Vision, e.m.vision.freqs
 	quarter := len(freqs)
@@ -110,7 +109,7 @@ func (e *encoding) place(width int) {
 	}
 }
 
-// through computes c = a·w + bias for n rows.
+// multiplyRows computes c = a·w + bias for n rows.
 func (e *encoding) through(l linear, a, c []float32, n int) {
 	tiles, panels := (n+productRows-1)/productRows, l.w.panels()
 	e.crew.do(tiles*panels, n*l.w.rows*l.w.cols, func(task, _ int) {
@@ -128,7 +127,7 @@ func (e *encoding) through(l linear, a, c []float32, n int) {
 	})
 }
 
-// overRows runs f for each of n rows, of which one costs about so many elements.
+// forRows runs f for each of n rows; one row costs about the given number of elements.
 func (e *encoding) overRows(n, elements int, f func(row int)) {
 	e.crew.do((n+grain-1)/grain, n*elements*elementWork, func(task, _ int) {
 		for i := task * grain; i < min((task+1)*grain, n); i++ {
@@ -137,7 +136,7 @@ func (e *encoding) overRows(n, elements int, f func(row int)) {
 	})
 }
 
-// block takes all rows through one block: x += attention(norm(x)), x += mlp(norm(x)).
+// runBlock takes all rows through one block: x += attention(norm(x)), x += mlp(norm(x)).
 func (e *encoding) block(b *visionLayer) {
 	v := &e.m.cfg.Vision
 	e.normalise(&b.attnNorm)
@@ -163,8 +162,7 @@ func (e *encoding) absorb() {
 	e.overRows(e.n, dim, func(i int) { addTo(part(e.x, i, dim), part(e.delta, i, dim)) })
 }
 
-// store turns the queries and keys of one patch and puts keys and values where attention
-// reads them.
+// storeRow rotates the queries and keys of one patch and stores keys and values where attention reads them.
 func (e *encoding) store(row int) {
 	v := &e.m.cfg.Vision
 	head, slot := v.Dim/v.Heads, row%e.frame
@@ -182,13 +180,13 @@ func (e *encoding) store(row int) {
 	}
 }
 
-// head returns one head of the keys or values of one frame.
+// headOf returns one head of the keys or values of one frame.
 func (e *encoding) head(of []float32, frame, head int) []float32 {
 	v := &e.m.cfg.Vision
 	return part(of, frame*v.Heads+head, v.Dim/v.Heads*e.frame)
 }
 
-// attend computes softmax(q·kᵀ/√head)·v over the patches of each frame.
+// attendFrames computes softmax(q·kᵀ/√head)·v over the patches of each frame.
 func (e *encoding) attend() {
 	v := &e.m.cfg.Vision
 	head := v.Dim / v.Heads
@@ -204,7 +202,7 @@ func (e *encoding) attend() {
 	})
 }
 
-// attendTile computes some queries of one head of a frame into ws.out.
+// attendTile computes rows queries of one head of a frame into ws.out.
 func (e *encoding) attendTile(ws *encodeSpace, frame, h, first, rows int) {
 	v, k := &e.m.cfg.Vision, e.m.kernel
 	head, width := v.Dim/v.Heads, roundUp(e.frame, lanes)
@@ -226,8 +224,8 @@ func (e *encoding) attendTile(ws *encodeSpace, frame, h, first, rows int) {
 	k.add(rows, head, e.frame, ws.scores, width, e.head(e.values, frame, h), head, ws.out, head)
 }
 
-// merge joins the rows of each square of patches, which are beside each other, and takes
-// them to the decoder's width.
+// mergeRows joins the rows of each square of patches, which are adjacent, and projects them to the decoder's
+// width.
 func (e *encoding) merge() []float32 {
 	v, w := &e.m.cfg.Vision, e.m.vision
 	square := v.Merge * v.Merge

@@ -2,12 +2,11 @@ package model
 
 import "fmt"
 
-// Forward computes one batch: it writes the keys and values of all tokens into
-// their blocks and the logits that are wanted. The order of work does not
-// matter to any of them. It returns an error, and has written nothing, if a work
-// does not fit the model or the cache; everything else it can be given has a
-// result. The goroutines that it starts have ended when it returns. A Cache is
-// for one Forward at a time; once warm, Forward allocates nothing.
+// Forward computes one batch: it writes the keys and values of all tokens into their blocks, and the
+// requested logits. The order of work does not affect any of them. It returns an error, and has written
+// nothing, if a work does not fit the model or the cache; every other input has a result. The goroutines that
+// it starts have ended when it returns. A Cache is for one Forward at a time; once warm, Forward allocates
+// nothing.
 func (m *Model) Forward(c *Cache, work []Work) error {
 	if c.model != m {
 		return fmt.Errorf("model forward: the cache belongs to another model")
@@ -31,9 +30,9 @@ func (m *Model) Forward(c *Cache, work []Work) error {
 	return nil
 }
 
-// run takes the rows of the slab through the layers and empties it. Keys and
-// values of a layer are complete before its attention reads them; a later slab
-// finds those of this one in the cache, like those of an earlier call.
+// runLayers takes the rows of the arena through the layers and empties it. Keys and values of a layer are
+// complete before its attention reads them; a later pass finds this one's in the cache, as it finds an
+// earlier call's.
 func (s *slab) run() {
 	if len(s.rows) == 0 {
 		return

@@ -26,8 +26,8 @@ func TestForwardAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The runtime makes goroutines anew where its lists of ended ones are
-		// empty, so a call may cost some; on average there is nothing.
+		// The runtime creates new goroutines if its lists of ended ones are empty, so a call may allocate
+		// some; on average it allocates nothing.
 		for range 10 {
 			run()
 		}
@@ -157,7 +157,7 @@ func TestNumerics(t *testing.T) {
 	}
 }
 
-// secretive is a kernel that rounds differently from the one it calls itself.
+// secretive is a kernel that rounds differently from the kernel whose name it reports.
 type secretive struct{ portable }
 
 func (secretive) swiglu(dst, gate, up []float32) {

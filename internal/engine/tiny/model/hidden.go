@@ -1,7 +1,7 @@
 package model
 
-// sumHidden adds the last hidden states to the sums that are wanted: one row
-// after another, as float64, so that where a sequence was cut does not show.
+// sumHiddenStates adds the last hidden states to the requested sums: one row after another, as float64, so
+// that the result does not depend on where a sequence was split.
 func (s *slab) sumHidden() {
 	for i := range s.spans {
 		sp := &s.spans[i]

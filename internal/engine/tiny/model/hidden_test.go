@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSumIsNaive holds the summed hidden states against the naive decoder, in
-// one piece and over the slab's end.
+// TestSumIsNaive compares the summed hidden states with the naive decoder, in one piece and beyond the
+// arena's end.
 func TestSumIsNaive(t *testing.T) {
 	for name, cfg := range shapes {
 		for _, k := range kernels() {
@@ -38,8 +38,8 @@ func TestSumIsNaive(t *testing.T) {
 	}
 }
 
-// TestSumIdentity wants the same bits whatever is beside the sequence, wherever
-// it is cut, and whichever logits are wanted.
+// TestSumIdentity expects the same bits whatever else is in the batch, wherever the sequence is cut, and
+// whichever logits are requested.
 func TestSumIdentity(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		rng := rand.New(rand.NewPCG(5, 8))

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// fastest returns the kernel that New uses on this machine.
+// fastestKernel returns the kernel that New uses on this machine.
 func fastest() kernel {
 	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
 		return avx2{}
@@ -16,10 +16,9 @@ func fastest() kernel {
 	return portable{}
 }
 
-// avx2 multiplies and adds in one rounding, eight lanes at a time. An element is
-// a lane of a register from the first term of its sum to the last (or is stored
-// and loaded between two calls, which changes nothing), whatever the shape of
-// the tile that it is in: hence the property that the kernel interface asks for.
+// avx2Kernel multiplies and adds in one rounding, eight lanes at a time. An element is in one lane of a
+// register from the first term of its sum to the last (or is stored and loaded between two calls, which
+// changes nothing), whatever the shape of its tile: hence the property which the kernel interface requires.
 type avx2 struct{}
 
 func (avx2) name() string { return "avx2fma" }
@@ -154,9 +153,8 @@ func tile1x8(k int, a, b []float32, ldb int, c []float32) {
 	storeLanes(s, c)
 }
 
-// loadLanes loads up to eight elements and fills up with zeros. The library's own
-// partial load makes a pointer to all eight, which the race detector's pointer
-// checks take for an error.
+// loadLanes loads up to eight elements and pads with zeros. The library's own partial load makes a pointer to
+// all eight, which the race detector's pointer checks report as an error.
 func loadLanes(x []float32) archsimd.Float32x8 {
 	if len(x) == lanes {
 		return archsimd.LoadFloat32x8Slice(x)
@@ -180,7 +178,7 @@ func storeLanes(v archsimd.Float32x8, x []float32) {
 func (avx2) softmax(row []float32, n int) float32 {
 	row = row[:roundUp(n, lanes)]
 	for i := n; i < len(row); i++ {
-		row[i] = row[0] // no new maximum
+		row[i] = row[0] // not a new maximum
 	}
 	highest := archsimd.LoadFloat32x8Slice(row)
 	for i := lanes; i < len(row); i += lanes {
@@ -188,7 +186,7 @@ func (avx2) softmax(row []float32, n int) float32 {
 	}
 	shift := archsimd.BroadcastFloat32x8(largest(highest))
 	for i := n; i < len(row); i++ {
-		row[i] = float32(math.Inf(-1)) // whose exponential is 0
+		row[i] = float32(math.Inf(-1)) // its exponential is 0
 	}
 	var sums archsimd.Float32x8
 	for i := 0; i < len(row); i += lanes {
@@ -218,7 +216,7 @@ func (avx2) swiglu(dst, gate, up []float32) {
 	archsimd.ClearAVXUpperBits()
 }
 
-// exponential is that of exponentials, for eight lanes, with fused products.
+// exponentialLanes computes exponentials for eight lanes, with fused products.
 func exponential(x archsimd.Float32x8) archsimd.Float32x8 {
 	small, large := x.Less(archsimd.BroadcastFloat32x8(expMin)), x.Greater(archsimd.BroadcastFloat32x8(expMax))
 	n := x.Mul(archsimd.BroadcastFloat32x8(log2e)).RoundToEven()

@@ -4,7 +4,7 @@ package model
 
 import "simd/archsimd"
 
-// kernels lists those that this machine can run.
+// kernels lists the kernels that this machine can run.
 func kernels() []kernel {
 	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
 		return []kernel{portable{}, avx2{}}

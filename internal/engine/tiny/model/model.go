@@ -1,17 +1,14 @@
-// Package model is a transformer decoder on the CPU, over a paged KV cache: the
-// Llama architecture and its near relatives, in float32.
+// Package model is a transformer decoder on the CPU, over a paged KV cache: the Llama architecture and its
+// near relatives, in float32.
 //
-// Its promise is that the logits of a token are bit-identical whatever else is
-// in the batch, however its prompt was cut into chunks, whichever of the tokens
-// before it came from a cache, and whichever blocks hold them. Everything else
-// in the built-in engine (prefix reuse, continuous batching, preemption,
-// streams that move between workers) is exact because of it. It holds between
-// models of equal [Model.Numerics].
+// It guarantees that the logits of a token are bit-identical regardless of what else is in the batch, how its
+// prompt was cut into chunks, which of the tokens before it came from a cache, and which blocks hold them.
+// Everything else in the built-in engine (prefix reuse, continuous batching, preemption, streams that move
+// between workers) is exact because of it. It holds between models of equal [Model.Numerics].
 //
-// The promise rests on three rules. A token's row goes through every layer by
-// itself. Each sum runs over its terms in one fixed order: over the inputs of a
-// product, over the positions of a sequence from the first on. And each kind of
-// operation has one implementation, with one rounding rule, for one row and for
+// The guarantee rests on three rules. A token's row goes through every layer independently. Each sum runs
+// over its terms in one fixed order: over the inputs of a product, over the positions of a sequence from the
+// first on. And each kind of operation has one implementation, with one rounding rule, for one row and for
 // many.
 package model
 
@@ -34,8 +31,8 @@ type Model struct {
 	norm     []float32
 	head     *matrix
 	embed    []float32 // [VocabSize, HiddenSize]; nil when the head is tied
-	vision   *vision   // nil if the model sees nothing
-	hearing  *hearing  // likewise
+	vision   *vision   // nil if the model accepts no pictures
+	hearing  *hearing  // nil if the model accepts no sounds
 	numerics string
 }
 
@@ -49,11 +46,10 @@ type layer struct {
 	gateUp, down      *matrix
 }
 
-// New builds a model from weights in the layout of published checkpoints: see
-// [Config.Specs] for names and shapes. The weights are copied into a layout of
-// the model's own. It is an error if one is missing, has another shape, is not
-// finite, or is not known: a checkpoint with a weight that would be ignored is
-// another architecture. It ends early, with ctx's error, when ctx does.
+// New builds a model from weights in the layout of published checkpoints: see [Config.Specs] for names and
+// shapes. It copies the weights into a layout of its own. It is an error if a weight is missing, has another
+// shape, is not finite, or is unknown: a checkpoint with a weight that would be ignored has another
+// architecture. It ends early, with ctx's error, when ctx does.
 func New(ctx context.Context, cfg Config, w Tensors) (*Model, error) {
 	return newModel(ctx, cfg, w, fastest())
 }
@@ -105,8 +101,8 @@ func (m *Model) loadLayer(l *loader, i int) layer {
 	return at
 }
 
-// loadEnds loads the embedding and the head. When they are tied only the head
-// is kept; embeddings are its columns.
+// loadEmbeddings loads the embedding and the head. When they are tied only the head is kept; embeddings are
+// its columns.
 func (m *Model) loadEnds(l *loader) {
 	c := &m.cfg
 	if c.TieEmbeddings {
@@ -117,7 +113,7 @@ func (m *Model) loadEnds(l *loader) {
 	m.head = l.matrix(c.HiddenSize, c.VocabSize, headName)
 }
 
-// embedding copies the embedding of token into dst.
+// copyEmbedding copies the embedding of token into dst.
 func (m *Model) embedding(dst []float32, token int) {
 	if m.embed == nil {
 		m.head.column(dst, token)
@@ -129,10 +125,9 @@ func (m *Model) embedding(dst []float32, token int) {
 // Config returns the model's configuration.
 func (m *Model) Config() Config { return m.cfg }
 
-// Numerics names everything that the bits of a logit depend on: the kernel, the
-// architecture, the weights and the configuration, and a digest of logits that
-// this very build computed. Two models of equal Numerics continue each other's
-// streams exactly.
+// Numerics names everything that the bits of a logit depend on: the kernel, the architecture, the weights and
+// the configuration, and a digest of logits that this very build computed. Two models of equal Numerics
+// continue each other's streams exactly.
 func (m *Model) Numerics() string { return m.numerics }
 
 // checkNames finds weights that the model would ignore.
@@ -155,14 +150,14 @@ func checkNames(c *Config, names []string) error {
 	return errors.Join(errs...)
 }
 
-// ignorable reports whether a weight is a copy of what the model has anyway:
-// the rotary table that old checkpoints carry, or a tied head.
+// isIgnorable reports whether a weight is a copy of something that the model has anyway: the rotary table of
+// old checkpoints, or a tied head.
 func ignorable(c *Config, name string) bool {
 	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == headName && c.TieEmbeddings
 }
 
-// loader fetches weights, checks them and digests them. After the first error
-// it does nothing; the error is looked at once, at the end.
+// weightLoader fetches weights, checks them and digests them. After the first error it does nothing; the
+// error is checked once, at the end.
 type loader struct {
 	source Tensors
 	wide   int // columns of a panel
@@ -181,7 +176,7 @@ func newLoader(w Tensors, specs []Spec, wide int) *loader {
 
 func (l *loader) digest() *digester { return l.sum }
 
-// fetch returns the values of one weight, which belong to the source.
+// fetchWeight returns the values of one weight, which belong to the source.
 func (l *loader) fetch(name string) []float32 {
 	if l.err != nil {
 		return nil
@@ -210,10 +205,10 @@ func (l *loader) fetch(name string) []float32 {
 	return nil
 }
 
-// vector returns a copy of one weight.
+// loadVector returns a copy of one weight.
 func (l *loader) vector(name string) []float32 { return slices.Clone(l.fetch(name)) }
 
-// matrix packs weights that have the same inputs beside each other.
+// loadMatrix packs weights with the same inputs next to each other.
 func (l *loader) matrix(rows, cols int, names ...string) *matrix {
 	if l.err != nil {
 		return nil

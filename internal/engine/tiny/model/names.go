@@ -2,12 +2,11 @@ package model
 
 import "strings"
 
-// oldNames are the weights of a model that sees under the names of [Config.Specs],
-// which are those of most files; some newer ones put the decoder and the encoder
-// below one roof.
+// renamedTensors are the weights of a vision model under the names of [Config.Specs], which most files use;
+// some newer files put the decoder and the encoder under a common prefix.
 type oldNames struct{ Tensors }
 
-// newPrefixes are what newer files begin names with, and what it stands for.
+// newPrefixes are the prefixes of newer files, and the older ones.
 func newPrefixes() [][2]string {
 	return [][2]string{{"model.language_model.", "model."}, {"model.visual.", "visual."}}
 }
@@ -27,7 +26,7 @@ func (o oldNames) Names() []string {
 	return old
 }
 
-// Tensor returns one of them, whichever of its names the file has.
+// Tensor returns one weight, under either of its names.
 func (o oldNames) Tensor(name string) (Tensor, error) {
 	t, err := o.Tensors.Tensor(name)
 	if err == nil {

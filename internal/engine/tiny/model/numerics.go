@@ -41,9 +41,8 @@ func (d *digester) floats(data []float32) {
 // probeTokens is the length of the prompt whose logits enter the digest.
 const probeTokens = 8
 
-// describe returns what Numerics reports. The probe catches what no list of
-// names would: another compiler or math library, or instructions that only some
-// processors have.
+// describeNumerics returns the value of Numerics. The probe detects what names cannot: another compiler or
+// math library, or instructions that only some processors have.
 func (m *Model) describe(d *digester) string {
 	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
 	d.floats(m.probe())
@@ -52,7 +51,7 @@ func (m *Model) describe(d *digester) string {
 	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.name(), runtime.GOARCH, sum.Hi, sum.Lo)
 }
 
-// probe returns the logits after a fixed prompt.
+// probeLogits returns the logits after a fixed prompt.
 func (m *Model) probe() []float32 {
 	tokens := make([]kv.Token, min(probeTokens, m.cfg.MaxPositions))
 	for i := range tokens {
@@ -61,7 +60,7 @@ func (m *Model) probe() []float32 {
 	logits := make([]float32, m.cfg.VocabSize)
 	cache := m.newCache(1, probeTokens, len(tokens), 1)
 	if err := m.Forward(cache, []Work{{Tokens: tokens, Blocks: []int32{0}, Logits: logits}}); err != nil {
-		panic("model: probe: " + err.Error()) // a defect: the work is ours
+		panic("model: probe: " + err.Error()) // a defect: the package made the work
 	}
 	return logits
 }
@@ -77,7 +76,7 @@ func (m *Model) probeEncoders() (rows []float32) {
 	}
 	must := func(x []float32, err error) {
 		if err != nil {
-			panic("model: probe: " + err.Error()) // a defect: the input is ours
+			panic("model: probe: " + err.Error()) // a defect: the package made the input
 		}
 		rows = append(rows, x...)
 	}

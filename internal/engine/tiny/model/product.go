@@ -12,7 +12,7 @@ type product struct {
 
 func (p *product) work() int { return p.rows * p.w.rows * p.w.cols }
 
-// through computes c = a·w for all rows.
+// multiplyRows computes c = a·w for all rows.
 func (s *slab) through(w *matrix, a, c []float32) {
 	s.product = product{w: w, a: a, c: c, rows: len(s.rows)}
 	tiles := (len(s.rows) + productRows - 1) / productRows
@@ -27,13 +27,13 @@ func (s *slab) multiply(task, _ int) {
 	p.w.multiplyPanel(s.model.kernel, panel, n, p.a[first*p.w.rows:], p.c[first*p.w.cols+panel*p.w.wide:], p.w.cols)
 }
 
-// throughHead computes the logits that are wanted.
+// computeLogits computes the requested logits.
 func (s *slab) throughHead() {
 	if len(s.wants) == 0 {
 		return
 	}
 	size := s.model.cfg.HiddenSize
-	for i, w := range s.wants { // delta is free by now
+	for i, w := range s.wants { // delta is unused at this point
 		copy(part(s.delta, i, size), part(s.normed, w.row, size))
 	}
 	s.product = product{w: s.model.head, a: s.delta, rows: len(s.wants)}

@@ -29,10 +29,9 @@ func multiplyAll(k kernel, w *matrix, n int, a, c []float32) {
 	}
 }
 
-// TestRowsAlone proves that a row of a product of any number of rows, from 1 to
-// 600, is the row computed alone, bit for bit, whatever of gonum's or our own
-// paths the number takes. The first shape tries every number; those of the
-// built-in model try the numbers around the edges of tiles.
+// TestRowsAlone proves that a row of a product of any number of rows, from 1 to 600, is the row computed
+// alone, bit for bit, whichever of gonum's or our own paths the number takes. The first shape tries every
+// number; the shapes of the built-in model try the numbers around the edges of tiles.
 func TestRowsAlone(t *testing.T) {
 	every := make([]int, 0, 600)
 	for n := 1; n <= 600; n++ {
@@ -75,9 +74,8 @@ func TestRowsAlone(t *testing.T) {
 	}
 }
 
-// TestProductOrder checks each kernel's one rule: every element is summed over
-// the inner dimension in order, rounded after each term. The twin follows it
-// literally.
+// TestProductOrder checks each kernel's one rule: every element is summed over the inner dimension in order,
+// rounded after each term. The twin follows it literally.
 func TestProductOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 12))
 	for _, k := range kernels() {
@@ -98,7 +96,7 @@ func TestProductOrder(t *testing.T) {
 			if err := sameBits(got, want); err != nil {
 				t.Fatalf("%s add %d×%d×%d: %v", k.name(), m, n, depth, err)
 			}
-			// set is add over zeros, and touches nothing beside its columns.
+			// multiplyInto is multiplyAdd over zeros, and touches nothing outside its columns.
 			for i := range m {
 				for j := range n {
 					want[i*ldc+j] = 0
@@ -115,9 +113,8 @@ func TestProductOrder(t *testing.T) {
 	}
 }
 
-// accumulate is one step of a sum as kernel k rounds it. A fused step is exact
-// in float64 (24 + 24 bits of product) but for the addition, which is done to
-// odd so that the rounding to float32 is the only one.
+// accumulate is one step of a sum as kernel k rounds it. A fused step is exact in float64 (24 + 24 bits of
+// product) except for the addition, which is rounded to odd so that the rounding to float32 is the only one.
 func accumulate(k kernel, sum, x, y float32) float32 {
 	if k.name() == "gonum" {
 		return sum + float32(x*y)
@@ -137,8 +134,7 @@ func accumulate(k kernel, sum, x, y float32) float32 {
 	return float32(total)
 }
 
-// TestPack checks the layout against the plain product, and columns against
-// what was packed.
+// TestPack compares the layout with the plain product, and columns with what was packed.
 func TestPack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 13))
 	const wide = 24
@@ -159,8 +155,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestSoftmax checks values against float64, and that they depend on the row's
-// own elements alone.
+// TestSoftmax compares values with float64, and checks that they depend only on the row's own elements.
 func TestSoftmax(t *testing.T) {
 	rng := rand.New(rand.NewPCG(14, 14))
 	for _, k := range kernels() {

@@ -26,7 +26,7 @@ type seenObject struct {
 	Grid    [3]int `json:"grid"`
 	Shape   [4]int `json:"shape"`
 	RGB     []byte `json:"rgb"`
-	Resized []byte `json:"resized"` // as the library did it; empty if nothing changed
+	Resized []byte `json:"resized"` // by the library; empty if nothing changed
 }
 
 const seenDir = "testdata/qwen2-vl-bf16"
@@ -44,7 +44,7 @@ func seenCases(t *testing.T) []seen {
 	return cases
 }
 
-// colours are those of the fixture's processor.
+// colours are the colours of the fixture's processor.
 func colours(t *testing.T) patch.Colours {
 	t.Helper()
 	p, err := checkpoint.ReadProcessors(seenDir)
@@ -58,7 +58,7 @@ func colours(t *testing.T) patch.Colours {
 	return patch.Colours(c)
 }
 
-// look encodes an object: rgb is of the shape that its grid has, or of its own.
+// look encodes an object: rgb has the shape of its grid, or its own.
 func look(t *testing.T, m *Model, o seenObject, rgb []byte, shape [4]int) []float32 {
 	t.Helper()
 	v := m.Config().Vision
@@ -81,8 +81,8 @@ func (o *seenObject) asResized() ([]byte, [4]int) {
 	return o.Resized, [4]int{o.Shape[0], 14 * o.Grid[1], 14 * o.Grid[2], 3}
 }
 
-// TestSeenReference compares with the transformers library, for the same pixels as its
-// processor resized them to: logits to 1e-4, greedy tokens exactly.
+// TestSeenReference compares with the transformers library, for the same pixels as its processor resized them
+// to: logits to 1e-4, greedy tokens exactly.
 func TestSeenReference(t *testing.T) {
 	for _, k := range kernels() {
 		t.Run(k.name(), func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestSeenReference(t *testing.T) {
 	}
 }
 
-// TestSeenEndToEnd is the same from the pictures as they are sent. Bytes differ by 1
-// here and there where they are resized, and logits, which go from about -4 to 4, by up to 0.01.
+// TestSeenEndToEnd is the same from the original pictures. Resized bytes differ by 1 in places, and logits,
+// which range from about -4 to 4, by up to 0.01.
 func TestSeenEndToEnd(t *testing.T) {
 	m, _, err := Load(t.Context(), seenDir)
 	if err != nil {
@@ -204,8 +204,8 @@ func TestResized(t *testing.T) {
 	}
 }
 
-// TestEncodeIdentity: rows are the same bits however many workers compute them, and of a
-// video's frames whatever is beside them.
+// TestEncodeIdentity: rows are the same bits however many workers compute them, and for a video's frames
+// whatever the other frames are.
 func TestEncodeIdentity(t *testing.T) {
 	cfg := shapes["grouped"]
 	cfg.Vision = Vision{Depth: 2, Dim: 24, Heads: 3, Intermediate: 40, Patch: 2, Merge: 2, Temporal: 2}
@@ -243,7 +243,7 @@ func TestEncodeIdentity(t *testing.T) {
 	}
 }
 
-// TestEncodeRefuses: what does not fit is an error and no panic, and it ends with its context.
+// TestEncodeRefuses: unfit input is an error and no panic, and encoding ends with its context.
 func TestEncodeRefuses(t *testing.T) {
 	cfg := shapes["grouped"]
 	blind := randomModel(t, cfg, portable{})
@@ -315,7 +315,7 @@ func TestTurns(t *testing.T) {
 		{3, 3, 3},
 		{3, 3, 4},
 		{5, 5, 5},
-		{6, 6, 6}, // a sound is as text is
+		{6, 6, 6}, // a sound is like text
 		{7, 7, 7},
 		{8, 8, 8},
 		{9, 8, 8},
@@ -392,7 +392,7 @@ func TestLoadSeeingRefuses(t *testing.T) {
 	}
 }
 
-// TestNewNames: a file that puts decoder and encoder below one roof has the same model.
+// TestNewNames: a file that puts decoder and encoder under a common prefix has the same model.
 func TestNewNames(t *testing.T) {
 	cfg := shapes["grouped"]
 	cfg.Vision = Vision{Depth: 1, Dim: 8, Heads: 2, Intermediate: 8, Patch: 2, Merge: 2, Temporal: 1}

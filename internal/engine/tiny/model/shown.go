@@ -5,35 +5,33 @@ import (
 	"sort"
 )
 
-// Object is where a sequence shows something that was encoded.
+// Object is an encoded media object in a sequence.
 type Object struct {
-	// Start is the position of its first row; each row fills one token's place.
+	// Start is the position of its first row; each row replaces one token.
 	Start int
-	// Rows are [n, HiddenSize], from Encode or Hear.
+	// Rows are [n, HiddenSize], from EncodeImage or EncodeAudio.
 	Rows []float32
-	// Grid are the patches in time, height and width that Encode was given; zero of
-	// what Hear gave.
+	// Grid is the number of patches in time, height and width given to EncodeImage; zero for a sound.
 	Grid [3]int
 }
 
-// Shown is what a sequence shows besides text. It is immutable, and may be given to
-// the works of any sequences that show the same at the same positions.
+// PlacedMedia holds the media objects of a sequence. It is immutable, and may be shared by the works of all
+// sequences with the same objects at the same positions.
 //
-// Rotary positions have three parts where the model's Config says so (MRope): in text
-// they are equal and go up by one with each token; the rows of a picture have theirs by
-// frame, row and column, from where the text before it ended, and text after it goes
-// on one above the largest of them.
+// Rotary positions have three parts if the model's Config has MRope: in text they are equal and go up by one
+// with each token; the rows of a picture have theirs by frame, row and column, from where the text before it
+// ended, and text after it continues one above the largest of them.
 type Shown struct{ places []place }
 
-// place is an object where it is shown.
+// placedObject is an object at its positions.
 type place struct {
 	start, end int // positions in the sequence
 	rows       []float32
-	high, wide int // rows of the encoder; 0 of sounds
+	high, wide int // rows of the encoder; 0 for sounds
 	at, next   int // rotary positions of the first row, and of the token after the last
 }
 
-// Show prepares objects, ascending and apart from each other. It keeps their rows.
+// PlaceMedia prepares objects, ascending and without overlaps. It keeps their rows.
 func (m *Model) Show(objects []Object) (*Shown, error) {
 	s, end := &Shown{}, 0
 	at := 0 // rotary position of the token at end
@@ -58,7 +56,7 @@ func (m *Model) Show(objects []Object) (*Shown, error) {
 	return s, nil
 }
 
-// before returns how many objects begin at position or before it.
+// countStarted returns how many objects start at position or before it.
 func (s *Shown) before(position int) int {
 	if s == nil {
 		return 0
@@ -66,8 +64,8 @@ func (s *Shown) before(position int) int {
 	return sort.Search(len(s.places), func(i int) bool { return s.places[i].start > position })
 }
 
-// fill sets what stands at r's position, of which the first begun objects are at or
-// before, and returns how many are at or before the next one.
+// fillRow sets the rotary positions of r, and its media row if it has one. begun is how many objects start at
+// or before r's position; fillRow returns that number for the next position.
 func (s *Shown) fill(r *row, begun, hidden int) int {
 	p := int32(r.position)
 	r.turns = [3]int32{p, p, p}
@@ -90,7 +88,7 @@ func (s *Shown) fill(r *row, begun, hidden int) int {
 	return begun
 }
 
-// turns returns the rotary positions of one of the rows.
+// rotaryPositions returns the rotary positions of one row of an object.
 func (o *place) turns(i int) [3]int32 {
 	if o.wide == 0 {
 		p := int32(o.at + i)

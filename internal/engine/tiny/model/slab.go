@@ -1,8 +1,7 @@
 package model
 
-// slab is the batch that goes through the layers at one time, and the memory to
-// do it with. A row is a token. Each row is computed by itself except in
-// attention, where it reads the cache.
+// arena is the batch that goes through the layers at one time, with its memory. A row is a token. Each row is
+// computed independently except in attention, where it reads the cache.
 type slab struct {
 	model *Model
 	cache *Cache
@@ -14,7 +13,7 @@ type slab struct {
 	rows  []row
 	spans []span
 	tiles []tile
-	// attention is the work of one layer's attention, for the crew.
+	// attentionWork is the work of one layer's attention, for the worker pool.
 	attention int
 	wants     []want
 
@@ -30,17 +29,17 @@ type slab struct {
 
 	workers []workspace
 
-	// The step in progress, for the jobs of the crew.
+	// The step in progress, for the jobs of the worker pool.
 	layer   int
 	product product
 
-	// The jobs, bound once: a method value made for each call would be garbage.
+	// The jobs, bound once: a method value allocates on each use.
 	jobs struct {
 		enter, store, attend, afterAttention, activate, afterMLP, multiply, head func(task, worker int)
 	}
 }
 
-// row is where a token is in its sequence and in the cache.
+// tokenRow is a token's position in its sequence and in the cache.
 type row struct {
 	token    int
 	position int
@@ -50,7 +49,7 @@ type row struct {
 	turns    [3]int32  // rotary positions in time, height and width
 }
 
-// span is a run of rows that belong to one sequence.
+// rowRun is a run of rows that belong to one sequence.
 type span struct {
 	blocks []int32
 	first  int // row
@@ -59,13 +58,13 @@ type span struct {
 	sum    []float64
 }
 
-// want is a row whose logits are wanted.
+// logitsRequest is a row whose logits are requested.
 type want struct {
 	row    int
 	logits []float32
 }
 
-// workspace is the scratch memory of one worker of the crew.
+// workspace is the scratch memory of one worker of the pool.
 type workspace struct {
 	query  []float32 // [tileRows, HeadDim]
 	keys   []float32 // [HeadDim, runBlocks·blockSize]
@@ -114,7 +113,7 @@ func newSlab(c *Cache, rows, workers int) *slab {
 
 func (s *slab) full() bool { return len(s.rows) == s.max }
 
-// reset empties the slab. What it held of the caller's memory is let go.
+// resetRows empties the arena and drops its references to the caller's memory.
 func (s *slab) reset() {
 	clear(s.rows)
 	clear(s.spans)
@@ -122,8 +121,7 @@ func (s *slab) reset() {
 	s.rows, s.spans, s.tiles, s.wants = s.rows[:0], s.spans[:0], s.tiles[:0], s.wants[:0]
 }
 
-// take adds tokens of w from index at on, as many as there is room for, and
-// returns how many.
+// takeTokens adds tokens of w from index at on, as many as fit, and returns how many.
 func (s *slab) take(w *Work, at int) int {
 	n := min(len(w.Tokens)-at, s.max-len(s.rows))
 	size := s.cache.blockSize

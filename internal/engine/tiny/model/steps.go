@@ -1,15 +1,15 @@
 package model
 
-// The steps of a layer that treat each row by itself. Each is a job of the crew
-// whose tasks are grains of rows.
+// The steps of a layer that treat each row independently. Each is a job of the worker pool whose tasks are
+// grains of rows.
 
-// grain is how many rows make a task: enough to be worth a goroutine.
+// grain is how many rows make a task: enough to justify a goroutine.
 const grain = 8
 
 // elementWork is the cost of an element in these steps, in terms of a product.
 const elementWork = 16
 
-// overRows runs one of the jobs below over all rows.
+// forRows runs one of the jobs below over all rows.
 func (s *slab) overRows(job func(task, worker int)) {
 	work := len(s.rows) * s.model.cfg.Intermediate * elementWork
 	s.crew.do((len(s.rows)+grain-1)/grain, work, job)
@@ -20,7 +20,7 @@ func (s *slab) grainRows(task int) (first, end int) {
 	return task * grain, min((task+1)*grain, len(s.rows))
 }
 
-// enter looks the tokens up and prepares their positions and the first layer.
+// embedRows looks up the embeddings of the tokens and prepares their positions and the first layer.
 func (s *slab) enter(task, _ int) {
 	half := s.model.cfg.HeadDim / 2
 	first, end := s.grainRows(task)
@@ -36,7 +36,7 @@ func (s *slab) enter(task, _ int) {
 	}
 }
 
-// store finishes queries and keys and puts keys and values into the cache.
+// storeKV finishes queries and keys and stores keys and values in the cache.
 func (s *slab) store(task, _ int) {
 	cfg, l := &s.model.cfg, &s.model.layers[s.layer]
 	dim, half := cfg.HeadDim, cfg.HeadDim/2
@@ -64,7 +64,7 @@ func (s *slab) store(task, _ int) {
 	}
 }
 
-// afterAttention adds what attention found and prepares the feed-forward half.
+// afterAttention adds the output of attention and prepares the feed-forward half.
 func (s *slab) afterAttention(task, _ int) {
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
@@ -73,7 +73,7 @@ func (s *slab) afterAttention(task, _ int) {
 	}
 }
 
-// activate applies SwiGLU.
+// applySwiGLU is the activation of the feed-forward half.
 func (s *slab) activate(task, _ int) {
 	n := s.model.cfg.Intermediate
 	first, end := s.grainRows(task)
@@ -83,8 +83,7 @@ func (s *slab) activate(task, _ int) {
 	}
 }
 
-// afterMLP adds what the feed-forward half found and prepares what follows: the
-// next layer, or the head.
+// afterMLP adds the output of the feed-forward half and prepares what follows: the next layer, or the head.
 func (s *slab) afterMLP(task, _ int) {
 	weight := s.model.norm
 	if s.layer+1 < len(s.model.layers) {
@@ -97,7 +96,7 @@ func (s *slab) afterMLP(task, _ int) {
 	}
 }
 
-// absorb adds delta to the residual stream of row i.
+// addDelta adds delta to the residual stream of row i.
 func (s *slab) absorb(i int) {
 	addTo(part(s.x, i, s.model.cfg.HiddenSize), part(s.delta, i, s.model.cfg.HiddenSize))
 }
@@ -106,7 +105,7 @@ func (s *slab) normalise(i int, weight []float32) {
 	rmsNorm(part(s.normed, i, s.model.cfg.HiddenSize), part(s.x, i, s.model.cfg.HiddenSize), weight, s.model.cfg.RMSEps)
 }
 
-// part returns the i-th run of n elements.
+// rowOf returns the i-th run of n elements.
 func part(x []float32, i, n int) []float32 { return x[i*n:][:n] }
 
 func addTo(dst, x []float32) {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Vision is the shape of an encoder of pictures and videos, Qwen2-VL's: patches of
-// Patch × Patch pixels of Temporal frames at a time become rows, which blocks of
-// attention and a feed-forward layer treat, frame by frame; then Merge × Merge
-// neighbours are merged into one row of the decoder's width. The zero value is none.
+// Vision is the shape of an encoder of pictures and videos, Qwen2-VL's: patches of Patch × Patch pixels of
+// Temporal frames at a time become rows, which pass through blocks of attention and feed-forward layers,
+// frame by frame; then Merge × Merge neighbours are merged into one row of the decoder's width. The zero
+// value is none.
 type Vision struct {
 	Depth        int // blocks
 	Dim          int // width of a patch's row
@@ -47,14 +47,14 @@ func (v *Vision) validate() error {
 	return errors.Join(errs...)
 }
 
-// visionPart names a weight of the encoder as published checkpoints do.
+// visionWeight names a weight of the encoder as published checkpoints do.
 func visionPart(part string) string { return "visual." + part }
 
 func visionBlock(block int, part string) string {
 	return fmt.Sprintf("visual.blocks.%d.%s", block, part)
 }
 
-// specs lists the encoder's weights, for a decoder of that width.
+// weightSpecs lists the encoder's weights, for a decoder of width hidden.
 func (v *Vision) specs(hidden int) (specs []Spec) {
 	if *v == (Vision{}) {
 		return nil
@@ -80,13 +80,13 @@ func (v *Vision) specs(hidden int) (specs []Spec) {
 	return specs
 }
 
-// vision holds the weights of the encoder.
+// visionEncoder holds the weights of the encoder.
 type vision struct {
 	embed        *matrix // without a bias
 	blocks       []visionLayer
 	norm         layerNorm
 	merge, leave linear
-	freqs        []float32 // [head width / 4], of rows and of columns alike
+	freqs        []float32 // [head width / 4], for rows and for columns
 }
 
 type visionLayer struct {
@@ -94,7 +94,7 @@ type visionLayer struct {
 	qkv, out, up, down linear
 }
 
-// layerNorm is a normalisation to mean 0 and variance 1, then scaled and shifted.
+// layerNorm is a normalization to mean 0 and variance 1, followed by scaling and shifting.
 type layerNorm struct{ weight, bias []float32 }
 
 // linear is a product with a bias.

@@ -18,10 +18,10 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-var same = Colours{Deviation: [3]float64{1. / 255, 1. / 255, 1. / 255}} // bytes stay what they are
+var same = Colours{Deviation: [3]float64{1. / 255, 1. / 255, 1. / 255}} // leaves bytes unchanged
 
-// TestOrder places every element where the order of Qwen2-VL's processors has it: a
-// reshape to [T, temporal, C, H/m, m, p, W/m, m, p] and a transposition.
+// TestOrder stores every element in the order of Qwen2-VL's processors: a reshape to [T, temporal, C, H/m, m,
+// p, W/m, m, p] and a transposition.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		frames int
@@ -71,8 +71,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// naiveResize is the definition: each element is the mean of those around it, weighted by the
-// kernel, in float64, first along rows and then along columns.
+// naiveResize is the definition: each element is the mean of its neighbours, weighted by the kernel, in
+// float64, first along rows and then along columns.
 func naiveResize(rgb []byte, h, w, height, width int) []byte {
 	along := func(at func(i int) float64, size, n, i int) byte {
 		grown := max(1, float64(size)/float64(n))

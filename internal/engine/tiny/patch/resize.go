@@ -2,9 +2,9 @@ package patch
 
 import "math"
 
-// resize returns a picture of RGB in another size: bicubic with the kernel's width
-// grown by what a picture shrinks, first along rows, then along columns, in fixed
-// point and rounded to bytes after each, which is what PIL does.
+// resizeImage returns an RGB picture in another size: bicubic with the kernel's width scaled by the
+// reduction, first along rows, then along columns, in fixed point and rounded to bytes after each, as PIL
+// does.
 func resize(rgb []byte, h, w, height, width int) []byte {
 	if w != width {
 		t := taps(w, width)
@@ -46,22 +46,22 @@ func resize(rgb []byte, h, w, height, width int) []byte {
 	return out
 }
 
-// precision is how many bits of a weight are behind the point.
+// precision is how many fractional bits a weight has.
 const precision = 22
 
 func round(sum int) byte {
 	return byte(max(0, min(255, (sum+1<<(precision-1))>>precision)))
 }
 
-// tap is what an element of the output is made of.
+// resizeTap is the weighted inputs of one output element.
 type tap struct {
 	first   int
 	weights []int
 }
 
-// taps returns what each of n elements is made of, out of size.
+// resizeTaps returns the inputs of each of n elements, out of size.
 func taps(size, n int) []tap {
-	const support = 2 // of the kernel, each way
+	const support = 2 // of the kernel, in each direction
 	scale := float64(size) / float64(n)
 	grown := max(scale, 1)
 	reach := float64(support * grown)
@@ -86,7 +86,7 @@ func taps(size, n int) []tap {
 	return all
 }
 
-// cubic is the kernel of Keys with a = -1/2.
+// cubicKernel is the kernel of Keys with a = -1/2.
 func cubic(x float64) float64 {
 	const a = -0.5
 	x = math.Abs(x)

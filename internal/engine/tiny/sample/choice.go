@@ -7,20 +7,19 @@ import (
 	"penstock/internal/engine"
 )
 
-// Params say how the tokens of one choice are drawn.
+// Params say how the tokens of one choice are sampled.
 type Params struct {
 	Sampling engine.Sampling
 	Choice   int // index among the request's choices
-	// Stops are not drawn while the output is shorter than MinTokens.
+	// Stops are not sampled while the output is shorter than MinTokens.
 	Stops     []kv.Token
 	MinTokens int
 	// Logprobs is -1 for none, else how many alternatives to report.
 	Logprobs int
 }
 
-// Choice is what sampling remembers of one choice: how long its output is and
-// which tokens its penalties hit. It is rebuilt, not carried, when a choice
-// moves to another engine.
+// Choice is the sampling state of one choice: how long its output is and which tokens its penalties affect.
+// It is rebuilt, not carried, when a choice moves to another engine.
 type Choice struct {
 	params   Params
 	position int // index in the output of the next token
@@ -30,7 +29,7 @@ type Choice struct {
 	index map[kv.Token]int
 }
 
-// occurrence is a token and how many times the output has it.
+// occurrence is a token and its number of occurrences in the output.
 type occurrence struct {
 	token kv.Token
 	count int
@@ -59,8 +58,7 @@ func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
 	return c
 }
 
-// Position returns the index in the output of the token that is drawn next: how
-// long the output is.
+// Position returns the index in the output of the token that is sampled next: the length of the output.
 func (c *Choice) Position() int { return c.position }
 
 func (c *Choice) append(t kv.Token) {
@@ -85,14 +83,13 @@ func (c *Choice) penalizes() bool {
 	return p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
 }
 
-// adjusts reports whether adjust would change any logit without a mask.
+// adjustsLogits reports whether adjustLogits would change any logit without a mask.
 func (c *Choice) adjusts() bool {
 	return c.penalizes() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
 }
 
-// adjust applies steps 2 to 6 of the package's order to logits. Every product is
-// rounded by its conversion before it enters a sum, which forbids the compiler
-// to fuse the two.
+// adjustLogits applies steps 2 to 6 of the package's order to logits. Every product is rounded by its
+// conversion before it enters a sum, which forbids the compiler to fuse the two.
 func (c *Choice) adjust(logits []float32, allowed []uint64) {
 	p := &c.params.Sampling
 	switch {
@@ -125,7 +122,7 @@ func (c *Choice) adjust(logits []float32, allowed []uint64) {
 	}
 }
 
-// keep makes the logits of the tokens that are not allowed -Inf.
+// maskDisallowed sets the logits of the tokens that are not allowed to -Inf.
 func keep(logits []float32, allowed []uint64) {
 	negInf := float32(math.Inf(-1))
 	for i := range logits {

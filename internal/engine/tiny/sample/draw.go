@@ -12,11 +12,11 @@ import (
 // weightBits is the resolution of weights: the best token's is 1<<weightBits.
 const weightBits = 44
 
-// lightest is below ln(2^-44): weights of tokens beneath it round down to zero.
+// minExponent is below ln(2^-44): weights of tokens beneath it round down to zero.
 const lightest = -31
 
-// draw picks one token of logits in proportion to its weight, steps 8 to 12 of
-// the package's order. best is the best token; random is uniform over 64 bits.
+// drawToken picks one token of logits in proportion to its weight, steps 8 to 12 of the package's order. best
+// is the best token; random is uniform over 64 bits.
 func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, random uint64) kv.Token {
 	s.weigh(logits, logits[best], p.Temperature)
 	last := s.cut(logits, p)
@@ -30,8 +30,7 @@ func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, rand
 		}
 		total += w
 	}
-	// floor(random × total / 2^64): every weight's share is exact to 2^-64 of
-	// the whole.
+	// floor(random × total / 2^64): every weight's share is exact to 2^-64 of the total.
 	target, _ := bits.Mul64(random, total)
 	for i, w := range s.weights {
 		if target < w {
@@ -42,7 +41,7 @@ func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, rand
 	return best // not reached: target < total
 }
 
-// weigh fills s.weights for logits at a temperature above 0.
+// computeWeights fills s.weights for logits at a temperature above 0.
 func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) {
 	for i, l := range logits {
 		x := (float64(l) - float64(largest)) / temperature
@@ -54,8 +53,8 @@ func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) 
 	}
 }
 
-// cut returns the last rank that top-k and top-p keep. The tokens each of them
-// keeps are the first of the ranking, so one bound says it all.
+// cutoffRank returns the last rank that top-k and top-p keep. Each of them keeps the first tokens of the
+// ranking, so one bound suffices.
 func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
 	topK, topP := p.TopK > 0 && p.TopK < len(logits), p.TopP > 0 && p.TopP < 1
 	if !topK && !topP {
@@ -79,8 +78,8 @@ func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
 	return last
 }
 
-// nucleus returns the rank of the last token that top-p keeps of s.ranks. It
-// sorts only as many of the best as it takes to reach the share.
+// nucleusRank returns the rank of the last token that top-p keeps of s.ranks. It sorts only as many of the
+// best as are needed to reach the share.
 func (s *Sampler) nucleus(share float64) rank {
 	var total uint64
 	for _, r := range s.ranks {
@@ -99,7 +98,7 @@ func (s *Sampler) nucleus(share float64) rank {
 			need -= w
 		}
 		if size == len(rest) {
-			return rest[size-1] // rounding of need took it past the total
+			return rest[size-1] // rounding of need exceeded the total
 		}
 		rest, size = rest[size:], size*4
 	}

@@ -7,8 +7,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// logprobs fills in the log-probability of out.Token under the softmax of
-// logits and the n most likely tokens.
+// fillLogprobs fills in the log-probability of out.Token under the softmax of logits and the n most likely
+// tokens.
 func (s *Sampler) logprobs(out *engine.Logprob, logits []float32, n int) {
 	best, _ := argmax(logits)
 	largest := float64(logits[best])

@@ -8,9 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// naiveNext is the package's order written down as it reads: full sorts, big
-// integers, package math's exponential, counting by scanning. output is what
-// the choice has generated so far.
+// naiveNext is the package's order written literally: full sorts, big integers, package math's exponential,
+// counting by scanning. output is the choice's output so far.
 func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32, allowed []uint64) kv.Token {
 	l := slices.Clone(logits)
 	for i := range l {

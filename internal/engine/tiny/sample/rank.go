@@ -7,9 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// rank is a token's place in the order "larger logit, then lower id" as one
-// integer: the smaller, the better. The upper half is the logit's bit pattern
-// made monotone and inverted, the lower half is the id.
+// tokenRank is a token's place in the order "larger logit, then lower id" as one integer: the smaller, the
+// better. The upper half is the logit's bit pattern made monotone and inverted, the lower half is the id.
 type rank uint64
 
 const lastRank rank = math.MaxUint64
@@ -24,7 +23,7 @@ func rankOf(logits []float32, token int) rank {
 
 func (r rank) token() kv.Token { return kv.Token(uint32(r)) }
 
-// worst returns the largest of ranks, which is not empty.
+// worstRank returns the largest of ranks, which is not empty.
 func worst(ranks []rank) rank { return slices.Max(ranks) }
 
 // sortBest moves the k best of ranks to its front, in order.

@@ -29,7 +29,7 @@ func tokens(t *rapid.T, label string, vocab, most int) []kv.Token {
 	}), 0, most).Draw(t, label)
 }
 
-// drawParams draws parameters of which every one is off about half of the time.
+// drawParams draws parameters, each of which is off about half of the time.
 func drawParams(t *rapid.T, vocab int) Params {
 	maybe := func(label string, values ...float64) float64 {
 		return rapid.SampledFrom(append(values, make([]float64, len(values))...)).Draw(t, label)
@@ -78,7 +78,7 @@ func TestNextIsTheNaiveDraw(t *testing.T) {
 			var allowed []uint64
 			if rapid.Bool().Draw(t, "guided") {
 				allowed = make([]uint64, (vocab+63)/64)
-				some := 0 // that is not masked, so that something can be drawn
+				some := 0 // unmasked, so that something can be sampled
 				for slices.Contains(mask, kv.Token(some)) {
 					some++
 				}
@@ -125,7 +125,7 @@ func TestFiltersOnLargeVocabulary(t *testing.T) {
 	}
 }
 
-// TestNucleusIsAsSmallAsCanBe has filters at the exact share that tokens reach.
+// TestNucleusIsAsSmallAsCanBe has filters at the exact share of some tokens.
 func TestNucleusIsAsSmallAsCanBe(t *testing.T) {
 	for _, c := range []struct {
 		sampling engine.Sampling
