@@ -119,7 +119,7 @@ func (s *survey) aliases(variable string) []string {
 	return all
 }
 
-// namespaced returns the attributes that a call of namespace sets to a variable or to elements of it.
+// namespaceAttrs returns the attributes which a call of namespace sets to a variable or to elements of it.
 func namespaced(e expr, variable string) (attrs []string) {
 	call, ok := e.(*callExpr)
 	if !ok {
@@ -136,7 +136,7 @@ func namespaced(e expr, variable string) (attrs []string) {
 	return attrs
 }
 
-// isParameter reports whether name is a parameter of a macro around l that some call gives the content.
+// isParameter reports whether name is a parameter of a macro around l which gets the content in some call.
 func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
 	for _, m := range l.within {
 		at := slices.Index(m.params, name)
@@ -158,8 +158,8 @@ func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bo
 	return false
 }
 
-// reads reports whether e is a variable, or an attribute of it if one is named, through filters, tests and
-// slices. A name with a dot is an attribute of a namespace.
+// readsVariable reports whether e is a variable, or an attribute of it if one is named, through filters,
+// tests and slices. A name with a dot is an attribute of a namespace.
 func reads(e expr, variable, attribute string) bool {
 	switch e := e.(type) {
 	case *filterExpr:
