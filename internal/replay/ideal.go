@@ -96,7 +96,8 @@ type boundedCache struct {
 	estimated bool
 }
 
-// servePrompt looks up a prompt's blocks, of which the first usable may count as hits, and adds all of them.
+// servePrompt looks up a prompt's blocks, where only the first usable may count as hits, and adds all of
+// them.
 func (c *idealCaches) serve(chain []kv.SeqHash, usable int) {
 	seen := int64(c.infinite.hits(chain[:usable]))
 	c.hits += seen

@@ -6,8 +6,8 @@ import (
 	"penstock/core/kv"
 )
 
-// commonWords returns the words of generated text: 256 short English words, each of which is one token in
-// common vocabularies together with the space before it.
+// commonWords returns the vocabulary of generated text: 256 short English words. Each is one token in common
+// vocabularies together with the space before it.
 func words() []string {
 	return strings.Fields(`
 the of and to in is that for it as was with be by on not he his but at are this have from or had an they which

@@ -81,7 +81,7 @@ const (
 	failure
 )
 
-// frame is a message from a worker to a client.
+// responseFrame is a message from a worker to a client.
 type frame struct {
 	call, life uint32
 	kind       frameKind

@@ -219,7 +219,7 @@ func (n *namespace) remove() {
 	_ = exec.Command("ip", "link", "del", n.link).Run()
 }
 
-// ip runs the program ip with each line of arguments.
+// runIP runs the program ip with each line of arguments.
 func (n *namespace) ip(lines ...string) error {
 	for _, line := range lines {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {

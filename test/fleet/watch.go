@@ -140,7 +140,7 @@ func Instances(ctx context.Context, url string) ([]Instance, error) {
 	return body.Instances, err
 }
 
-// Status returns the status of a GET, 0 with an error without a response.
+// ReadStatus returns the status of a GET, 0 with an error without a response.
 func Status(ctx context.Context, url string) (int, error) {
 	status := 0
 	err := get(ctx, url, func(s int, _ io.Reader) error {

@@ -30,7 +30,7 @@ type Endpoint struct {
 	TLS *tls.Config
 }
 
-// reserved are the headers that the client sets itself.
+// reservedHeaders are the headers which the client sets itself.
 var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
 
 // target is a parsed endpoint.

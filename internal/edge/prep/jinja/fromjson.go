@@ -33,7 +33,7 @@ type reader struct {
 	at   int
 }
 
-// space skips white space.
+// skipSpace skips white space.
 func (r *reader) space() {
 	for r.at < len(r.data) {
 		switch r.data[r.at] {

@@ -45,7 +45,7 @@ func (m *fileModel) scoredVocabulary() (map[string]kv.Token, []float64, error) {
 	return vocab, scores, nil
 }
 
-// scored is an entry as ["▁the", -3.2].
+// scoredEntry is an entry as ["▁the", -3.2].
 type scored struct {
 	name  string
 	score float64
