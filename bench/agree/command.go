@@ -16,8 +16,8 @@ import (
 )
 
 // seedAfterProbe is a router seed. Before bench starts it requests one token from the server, which takes the
-// router's first draw; from the second on, the draws of this seed equal those of seed 1 from the first on,
-// which replay has.
+// router's first draw; from the second on, the draws of this seed equal the draws of seed 1 from the first
+// on, which replay has.
 const afterProbe = 588337626299462281
 
 // penstockServer is a running "penstock up".

@@ -1,7 +1,7 @@
 // Command agree compares the simulation in virtual time with the same engines in real time: it sends a
 // workload with "penstock bench" to "penstock up --engine sim", runs "penstock replay" on the same workload
 // with the same settings, and reports the differences. Before that it sends single requests and compares
-// their times with the formulas of docs/sim.md and with those of a server whose engine takes no time: the
+// their times with the formulas of docs/sim.md and with the times of a server whose engine takes no time: the
 // rest is HTTP, the tokenizer, the router and the client.
 //
 // It prints its figures as tables and in the format of "go test -bench", for tools/benchjson;

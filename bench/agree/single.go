@@ -19,7 +19,7 @@ const (
 )
 
 // measureSingles sends requests one after another to one worker, and prints their times beside the formulas
-// and beside those of an engine which takes no time.
+// and beside the times of an engine which takes no time.
 func (s *settings) singles(ctx context.Context) error {
 	fmt.Printf("\nSingle requests: medians in ms; over is what the median is over the formula, alone the median where the engine takes no time\n")
 	fmt.Printf("  %6s %31s %9s %9s   %31s %9s %9s\n", "prompt", "TTFT: formula, replay, bench", "over", "alone", "ITL: formula, replay, bench", "over", "alone")

@@ -115,7 +115,7 @@ type answer struct {
 	active []uint64
 }
 
-// walkChain checks block after block which workers hold it, until none of those which held all before is
+// walkChain checks block after block which workers hold it, until no worker which held all earlier blocks is
 // left. It is exact for every worker whatever was removed.
 func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
 	a.depths, a.sets = a.depths[:0], a.sets[:0]

@@ -11,9 +11,9 @@ import (
 // and a prefix is cached up to its first missing block.
 //
 // It tracks at most maxBlocks blocks. Beyond that it keeps half of them, the ones whose hash has one more
-// leading zero, and half the capacity. The counts of such a sample, times the same power of two, estimate
-// those of all blocks (Waldspurger and others, "Efficient MRC construction with SHARDS", 2015). A block takes
-// 16 bytes, and 5 to 11 in the table.
+// leading zero, and half the capacity. The counts of such a sample, times the same power of two, estimate the
+// counts of all blocks (Waldspurger and others, "Efficient MRC construction with SHARDS", 2015). A block
+// takes 16 bytes, and 5 to 11 in the table.
 type lru struct {
 	capacity int // of the sample; 0 is no bound
 	most     int

@@ -55,11 +55,14 @@ func PromptTokens(r *Request) int {
 // stands for, so that a simulated worker and a server see the same prefixes:
 //
 //   - Tokens are copied.
+//
 //   - Each of Blocks is BlockTokens ids, a function of its name and v. The prompt is cut to Input;
 //     what the blocks do not cover derives from Index.
+//
 //   - Messages (after Tools), Text and Payload are one token for every four bytes, rounded up, a
 //     function of those four bytes, so that texts with a common beginning have common first tokens.
-//   - Otherwise the prompt is Input ids: first those of Media, a function of their ids, then ids
+//
+//   - Otherwise the prompt is Input ids: first the ids of Media, a function of their ids, then ids
 //     which are a function of Index and share nothing with other requests.
 //
 // Generated tokens differ between Models and Salts, as a cache keeps those apart.

@@ -14,7 +14,7 @@
 // vllmtests/run.sh, also called in the same way, runs vLLM's own tests of its output parsers against ours:
 // the test files of its source distribution, in front of stand-ins for vLLM.
 //
-// The recordings are those of test/recorded: a directory for each model, NAME.txt with its output and
+// The recordings are played by test/recorded: a directory for each model, NAME.txt with its output and
 // NAME.json with the expected result of every client, in every API. All scripts read the latter; tools.json
 // and schema.json are used in their requests.
 package interop

@@ -11,8 +11,8 @@ import (
 	"penstock/test/fleet"
 )
 
-// fleetSoak is the soak of a whole fleet: two frontends beside the hub, one of which uses a router, and three
-// workers, under clients which check their answers, while the memory of every process is sampled.
+// fleetSoak is the soak of a whole fleet: two frontends beside the hub (one uses a router) and three workers,
+// under clients which check their answers, while the memory of every process is sampled.
 type long struct {
 	bin      string
 	clients  int

@@ -34,7 +34,7 @@ type Resolver interface {
 	// called once the objects are no longer used.
 	//
 	// An [*UnresolvedError] means that the engine, which fetches by itself, may still succeed; a *fault.Error
-	// refuses the request; other errors are those of ctx.
+	// refuses the request; other errors come from ctx.
 	Resolve(ctx context.Context, c *Chat, f *family.Family) (objects []media.Object, release func(), err error)
 }
 

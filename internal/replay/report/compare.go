@@ -132,8 +132,8 @@ func different(a, b *replay.Result) []string {
 	return said
 }
 
-// compareSettings lists the settings which differ, those of A first. For two different commands it lists only
-// settings given to both, since each command has its own.
+// compareSettings lists the settings which differ, the settings of A first. For two different commands it
+// lists only settings given to both, since each command has its own.
 func settings(a, b *replay.Result) []string {
 	value := func(of *replay.Result, name string) (string, bool) {
 		i := slices.IndexFunc(of.Settings, func(s replay.Setting) bool { return s.Name == name })

@@ -15,9 +15,9 @@ import (
 )
 
 // WriteCSV writes a header and a record for each row of r by RFC 4180: CRLF ends the lines. The fields are
-// those of [replay.Row]; nested fields are named after both, such as ttft_ms_p50; error_kinds is "kind=count"
-// joined by semicolons. Missing values are empty. A text which a spreadsheet would take for a formula gets an
-// apostrophe before it.
+// the ones of [replay.Row]; nested fields are named after both, such as ttft_ms_p50; error_kinds is
+// "kind=count" joined by semicolons. Missing values are empty. A text which a spreadsheet would take for a
+// formula gets an apostrophe before it.
 func CSV(w io.Writer, r *replay.Result) error {
 	out := csv.NewWriter(w)
 	out.UseCRLF = true

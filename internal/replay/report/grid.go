@@ -70,7 +70,7 @@ func alike(a, b *replay.Row) bool {
 	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks
 }
 
-// clusterSizeFigures returns the figures, besides the number of workers, by which the clusters of rows
+// clusterSizeFigures returns the figures other than the number of workers by which the clusters of rows
 // differ.
 func sizes(rows []replay.Row) []figure {
 	return slices.DeleteFunc(pick("block_size", "blocks_per_worker"), func(f figure) bool {

@@ -30,7 +30,7 @@ const blockSize = 16
 type group struct {
 	Size  int
 	Cases []struct {
-		Messages      []prep.Message // the last two are those of the next turn
+		Messages      []prep.Message // the last two belong to the next turn
 		Cold, Growing float64        // seconds of the reference
 		IDs, More     []kv.Token
 	}

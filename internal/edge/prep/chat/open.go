@@ -19,7 +19,7 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// Ref locates a tokenizer. Its fields equal those of engine.TokenizerRef, which converts to it.
+// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which converts to it.
 type Ref struct {
 	Kind   string // "builtin" or "dir"
 	Dir    string // the checkpoint's directory, for "dir"

@@ -19,10 +19,10 @@ import (
 // special tokens are recognised anywhere, so a client which spells one in a message makes one: only the
 // templates in Go keep the two apart.
 //
-// The variables are those of apply_chat_template in Python's transformers, after the steps which servers take
-// before it: tool-call arguments which are JSON in a text become the object, and a developer message becomes
-// a system message for a template which does not know the role. The keys of a message come in one fixed
-// order, whatever the client's was.
+// The variables are the same as in apply_chat_template in Python's transformers, after the steps which
+// servers take before it: tool-call arguments which are JSON in a text become the object, and a developer
+// message becomes a system message for a template which does not know the role. The keys of a message come in
+// one fixed order, whatever the client's was.
 type scripted struct {
 	plain *script
 	tools *script // for requests with tools

@@ -30,7 +30,7 @@ type Found struct {
 	Oriented bool
 }
 
-// Source provides media files. Errors are *fault.Error or those of the context. Implementations are safe for
+// Source provides media files. Errors are *fault.Error or come from the context. Implementations are safe for
 // concurrent use.
 type Source interface {
 	// FetchSize returns the header of the file at an http or https URL.

@@ -105,7 +105,7 @@ func (m *charsmap) unit(at uint32) (uint32, bool) {
 // childOffset is the position of a unit's children, relative to it.
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// graphemeClusters finds grapheme clusters as far as charsmap needs them: those of less than wholeCluster
+// graphemeClusters finds grapheme clusters as far as charsmap needs them: the ones of less than wholeCluster
 // bytes.
 type clusters struct{ extends *runeSet }
 

@@ -32,7 +32,7 @@ const (
 	pairRankBits = 22
 	// noPair is an empty slot: its rank is above maxMerges.
 	noPair = ^pairSlot(0)
-	// maxMerges bounds ranks: six times those of the largest vocabularies in use.
+	// maxMerges bounds ranks: six times the ranks of the largest vocabularies in use.
 	maxMerges = 1<<pairRankBits - 1
 )
 

@@ -65,8 +65,8 @@ func (t *Tokenizer) appendEach(dst []kv.Token, text string, runs []run) []kv.Tok
 	return dst
 }
 
-// findsSameSpecials reports whether looking for special tokens everywhere in text finds exactly those of its
-// special runs: the usual case, as text rarely spells them.
+// findsSameSpecials reports whether looking for special tokens everywhere in text finds exactly the tokens of
+// its special runs: the usual case, as text rarely spells them.
 func (s *addedSet) sameSpecials(text string, runs []run) bool {
 	type place struct {
 		t     *added

@@ -88,7 +88,7 @@ func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores [
 
 // unigramScratch is the working memory for one word: a few bytes per byte of the word.
 type unigramScratch struct {
-	// scores are those of the best paths to the last few positions, in a ring by position.
+	// scores has the scores of the best paths to the last few positions, in a ring by position.
 	scores []float64
 	// steps has the last step of the best path to each position.
 	steps []unigramStep

@@ -86,8 +86,8 @@ func (t *Tokenizer) setWords(vocab map[string]kv.Token) {
 	}
 }
 
-// addedTokens returns the added tokens of tokenizer.json and those which only tokenizer_config.json lists, by
-// id.
+// addedTokens returns the added tokens of tokenizer.json and the ones which only tokenizer_config.json lists,
+// by id.
 func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, error) {
 	seen := make(map[string]kv.Token, len(list))
 	var tokens []added
