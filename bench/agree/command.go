@@ -15,18 +15,18 @@ import (
 	"penstock/internal/replay/report"
 )
 
-// afterProbe is a seed of the router. Before bench begins it asks the server for one
-// token, which takes the first draw of the router's; those of this seed are from the
-// second on what those of seed 1, which replay has, are from the first on.
+// seedAfterProbe is a router seed. Before bench starts it requests one token from the server, which takes the
+// router's first draw; from the second on, the draws of this seed equal the draws of seed 1 from the first
+// on, which replay has.
 const afterProbe = 588337626299462281
 
-// server is a running "penstock up".
+// penstockServer is a running "penstock up".
 type server struct {
 	cmd *exec.Cmd
 	url string
 }
 
-// serve starts a server of simulated engines and returns when it serves.
+// startServer starts a server of simulated engines and returns when it is ready.
 func (s *settings) serve(workers int, flags ...string) (*server, error) {
 	args := append([]string{
 		"up", "--engine", "sim", "--workers", strconv.Itoa(workers), "--router-seed", strconv.FormatInt(afterProbe, 10),
@@ -51,7 +51,7 @@ func (s *settings) serve(workers int, flags ...string) (*server, error) {
 	return srv, nil
 }
 
-// stop ends the server.
+// stopServer stops the server.
 func (v *server) stop() error {
 	if err := v.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return errors.Join(err, v.cmd.Wait())
@@ -59,7 +59,7 @@ func (v *server) stop() error {
 	return v.cmd.Wait()
 }
 
-// process is one of the binary.
+// newCommand is a command of the binary.
 func (s *settings) process(ctx context.Context, args []string) *exec.Cmd {
 	all := append(append([]string{}, s.command...), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
@@ -67,7 +67,7 @@ func (s *settings) process(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// measure runs bench or replay and returns its only row.
+// runAndReadRow runs bench or replay and returns its only row.
 func (s *settings) measure(ctx context.Context, args ...string) (*replay.Row, error) {
 	cmd := s.process(ctx, append(args, "--json"))
 	var stderr bytes.Buffer

@@ -10,14 +10,13 @@ import (
 	"penstock/internal/replay"
 )
 
-// What is close enough.
+// The limits of agreement.
 const (
 	maxOff    = 0.10 // of the mean time to the first token
 	maxPoints = 2.0  // of the cached share
 )
 
-// hold runs the workload both ways and prints how far apart they are. off says what is
-// too far.
+// compareRuns runs the workload both ways and prints the differences. off lists the excessive ones.
 func (s *settings) hold(ctx context.Context, policy string, workers int) (off, err error) {
 	bench, err := s.bench(ctx, policy, workers)
 	if err != nil {
@@ -42,7 +41,7 @@ func (s *settings) hold(ctx context.Context, policy string, workers int) (off, e
 	return apart(policy, workers, base, bench), nil
 }
 
-// bench measures in real time.
+// runBench measures in real time.
 func (s *settings) bench(ctx context.Context, policy string, workers int) (_ *replay.Row, err error) {
 	srv, err := s.serve(workers, "--router-mode", policy, "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", decimal(s.engine))
 	if err != nil {
@@ -53,9 +52,8 @@ func (s *settings) bench(ctx context.Context, policy string, workers int) (_ *re
 	return s.measure(ctx, args...)
 }
 
-// replay measures in virtual time. Others than run 0 differ in what should not matter:
-// their moments are a thousandth apart each, and, where that does not change the
-// workload, so is the seed.
+// runReplay measures in virtual time. Runs other than 0 differ in irrelevant ways: their send times scale by
+// a thousandth more each, and, where that does not change the workload, so does the seed.
 func (s *settings) replay(ctx context.Context, policy string, workers, run int) (*replay.Row, error) {
 	seed := 1
 	if !s.made {
@@ -69,8 +67,7 @@ func (s *settings) replay(ctx context.Context, policy string, workers, run int) 
 	return s.measure(ctx, args...)
 }
 
-// chance prints what the other runs of replay give: how far two runs may be apart that
-// differ in nothing that matters.
+// printSpread prints the spread of further replay runs, which differ only in irrelevant ways.
 func (s *settings) chance(ctx context.Context, policy string, workers int) error {
 	if s.others == 0 {
 		return nil
@@ -89,7 +86,7 @@ func (s *settings) chance(ctx context.Context, policy string, workers int) error
 	return nil
 }
 
-// table prints two rows side by side.
+// printRows prints two rows side by side.
 func table(a, b *replay.Row) {
 	fmt.Printf("  %-10s %12s %12s %12s\n", "", "replay", "bench", "bench/replay")
 	for _, d := range []struct {
@@ -111,10 +108,10 @@ func table(a, b *replay.Row) {
 	}
 }
 
-// points is how much more of its prompts b found in caches.
+// cachedSharePoints is how much more of its prompts b found in caches, in percentage points.
 func points(a, b *replay.Row) float64 { return 100 * (b.CachedShare - a.CachedShare) }
 
-// apart says what of two rows is too far apart.
+// checkDistance lists the excessive differences of two rows.
 func apart(policy string, workers int, a, b *replay.Row) error {
 	var errs []error
 	bad := func(format string, args ...any) {

@@ -1,13 +1,12 @@
-// Command agree holds the simulation in virtual time against the same engines in
-// real time: it sends a workload with "penstock bench" to "penstock up --engine sim",
-// has "penstock replay" run the same workload with the same settings, and says by how
-// much the two differ. Before that it sends single requests, whose times are held against
-// the formulas of docs/sim.md and against those of a server whose engine takes no
-// time: what is left is HTTP, the tokenizer, the router and the client.
+// Command agree compares the simulation in virtual time with the same engines in real time: it sends a
+// workload with "penstock bench" to "penstock up --engine sim", runs "penstock replay" on the same workload
+// with the same settings, and reports the differences. Before that it sends single requests and compares
+// their times with the formulas of docs/sim.md and with the times of a server whose engine takes no time: the
+// rest is HTTP, the tokenizer, the router and the client.
 //
-// It prints its figures for people and as "go test -bench" does, for tools/benchjson;
-// tools/bench/agree.sh runs it. It fails if a mean time to the first token is further
-// off than 10 % or a cached share further than 2 points.
+// It prints its figures as tables and in the format of "go test -bench", for tools/benchjson;
+// tools/bench/agree.sh runs it. It fails if a mean time to the first token is off by more than 10 % or a
+// cached share by more than 2 points.
 package main
 
 import (
@@ -22,23 +21,23 @@ import (
 	"syscall"
 )
 
-// settings are the flags.
+// agreeSettings are the flags.
 type settings struct {
-	command  []string // the binary, after what it is to be started with
+	command  []string // the binary, after its wrapper command
 	workload []string // flags that bench and replay share
 	requests int
-	arrival  float64 // by what the workload's moments are divided
-	engine   float64 // how many times as fast the engines are
+	arrival  float64 // divisor of the workload's send times
+	engine   float64 // speed-up of the engines
 	workers  []int
 	policies []string
-	blocks   int  // of a worker
-	made     bool // the workload is made up
-	others   int  // runs of replay that show what chance does
+	blocks   int  // per worker
+	made     bool // the workload is generated
+	others   int  // further replay runs, for the spread
 	single   []int
 }
 
-// defaultWorkload has prompts of which most is shared, by more groups than one worker
-// would like to hold, at some two thirds of what 8 workers serve by turns.
+// defaultWorkload has mostly shared prompts, of more groups than one worker can cache, at about two thirds of
+// the throughput of 8 workers with round-robin.
 const defaultWorkload = "shared:requests=1500,rate=12,groups=48,prefix=8192,input=2048,output=128"
 
 func main() {
@@ -98,7 +97,7 @@ func numbers(list string) (out []int, err error) {
 	return out, nil
 }
 
-// run measures everything, and then says what was too far off.
+// runAll measures everything, and then lists the excessive differences.
 func (s *settings) run(ctx context.Context) error {
 	fmt.Println("pkg: penstock/bench/agree")
 	var errs []error

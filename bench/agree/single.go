@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	singleTokens   = 64   // of an answer
+	singleTokens   = 64   // per response
 	singleRequests = 12   // of each length
 	tokensPerPass  = 8192 // the engine's defaults
 	tokensPerBlock = 16
 	blocks         = 65536
-	noTime         = "1000000" // a speed-up with which the engine takes none
+	noTime         = "1000000" // a speed-up with which the engine takes no time
 )
 
-// singles sends requests one after another to one worker, and prints their times beside
-// the formulas and beside those of an engine that takes no time.
+// measureSingles sends requests one after another to one worker, and prints their times beside the formulas
+// and beside the times of an engine which takes no time.
 func (s *settings) singles(ctx context.Context) error {
 	fmt.Printf("\nSingle requests: medians in ms; over is what the median is over the formula, alone the median where the engine takes no time\n")
 	fmt.Printf("  %6s %31s %9s %9s   %31s %9s %9s\n", "prompt", "TTFT: formula, replay, bench", "over", "alone", "ITL: formula, replay, bench", "over", "alone")
@@ -46,12 +46,12 @@ func (s *settings) singles(ctx context.Context) error {
 	return nil
 }
 
-// single are the flags of a workload of prompts of one length that share nothing.
+// singleWorkload are the flags of a workload of prompts of one length which share nothing.
 func single(prompt int) []string {
 	return []string{"--generate", fmt.Sprintf("random:requests=%d,input=%d,output=%d,vary=0", singleRequests, prompt, singleTokens)}
 }
 
-// singleBench sends single requests to a server of one worker.
+// runSingleBench sends single requests to a server of one worker.
 func (s *settings) singleBench(ctx context.Context, prompt int, speedup string) (_ *replay.Row, err error) {
 	srv, err := s.serve(1, "--sim-speedup", speedup)
 	if err != nil {
@@ -61,9 +61,8 @@ func (s *settings) singleBench(ctx context.Context, prompt int, speedup string) 
 	return s.measure(ctx, append([]string{"bench", "--url", srv.url, "--concurrency", "1", "--requests", strconv.Itoa(singleRequests)}, single(prompt)...)...)
 }
 
-// formula returns the time to the first token and the mean time between tokens of a
-// request that has a worker for itself, in ms, as docs/sim.md gives them for the
-// preset mocker.
+// expectedTimes returns the time to the first token and the mean time between tokens of a request alone on a
+// worker, in ms, by docs/sim.md for the preset mocker.
 func formula(prompt int) (first, between float64) {
 	for left := prompt; left > 0; left -= tokensPerPass {
 		t := float64(min(left, tokensPerPass))

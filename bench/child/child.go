@@ -1,5 +1,5 @@
-// Package child runs the processes that a measurement consists of: each says on its standard
-// output when it is ready, and ends with its standard input or at an interrupt.
+// Package child runs the processes of a measurement: each reports on its standard output when it is ready,
+// and ends with its standard input or at an interrupt.
 package child
 
 import (
@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// ticks is the unit of the times in /proc on every Linux that there is.
+// clockTick is the unit of the times in /proc on every Linux.
 const ticks = time.Second / 100
 
-// Child is a running process.
+// Process is a running process.
 type Child struct {
-	// URL is what it said in its first line.
+	// URL is the address in its first line.
 	URL string
 
 	cmd *exec.Cmd
@@ -29,8 +29,8 @@ type Child struct {
 	out *bufio.Reader
 }
 
-// Start starts a process that says where it is in the first line of its standard output:
-// as a URL, or as an object with a field "url". It ends with its standard input.
+// StartProcess starts a process which prints its address in the first line of its standard output: as a URL,
+// or as an object with a field "url". It ends with its standard input.
 func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = log
@@ -65,7 +65,7 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	return c, nil
 }
 
-// Ask writes a line to the process's standard input and returns the line that it answers.
+// SendLine writes a line to the process's standard input and returns the line which it answers.
 func (c *Child) Ask(line string) (string, error) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		return "", err
@@ -74,7 +74,7 @@ func (c *Child) Ask(line string) (string, error) {
 	return strings.TrimSpace(answer), err
 }
 
-// Stop ends the process and waits for it.
+// StopProcess stops the process and waits for it.
 func (c *Child) Stop() {
 	_ = c.in.Close()
 	_ = c.cmd.Process.Signal(os.Interrupt)
@@ -88,7 +88,7 @@ func (c *Child) Stop() {
 	}
 }
 
-// CPU returns the time that the process has computed for, in and for it.
+// CPUTime returns the user and system time of the process.
 func (c *Child) CPU() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
 	if err != nil {

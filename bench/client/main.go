@@ -1,11 +1,10 @@
-// Command client measures the load generator of "penstock bench" itself: how much
-// it can drive against a server that does next to nothing, beside wrk with the same
-// requests, and how far from the truth the moments are that it measures. Server and
-// clients are processes of their own on this machine. It prints its figures as
-// "go test -bench" does, for tools/benchjson; tools/bench/client.sh runs it.
+// Command client measures the load generator of "penstock bench" itself: its highest rates against a nearly
+// free server, beside wrk with the same requests, and the error of its timestamps. Server and clients are
+// separate processes on this machine. It prints its figures in the format of "go test -bench", for
+// tools/benchjson; tools/bench/client.sh runs it.
 //
-// The truth comes from the server: it notes, on the machine's one monotonic clock,
-// the moment before it hands each token to the system.
+// The true times come from the server: it records, on the machine's monotonic clock, the time before it
+// writes each token.
 package main
 
 import (
@@ -47,7 +46,7 @@ func main() {
 	}
 }
 
-// measure starts the server and runs all tests.
+// measureAll starts the server and runs all tests.
 func measure(s settings) error {
 	url, stop, err := startServer(s.pace)
 	if err != nil {

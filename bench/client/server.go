@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	perBurst = 32  // events that the burst server writes at once
-	perFlood = 512 // tokens of an answer in the tests of tokens/s
+	perBurst = 32  // events per write of the burst server
+	perFlood = 512 // response tokens in the tests of tokens/s
 )
 
 var (
@@ -26,22 +26,21 @@ var (
 	burst = bytes.Repeat(event, perBurst)
 )
 
-// end is what follows the tokens.
+// streamEnd is the end of a stream.
 func end(tokens int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"choices\":[],\"usage\":{\"prompt_tokens\":32,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n", tokens)
 }
 
-// server answers completions in the ways that the tests need, each below a path of
-// its own.
+// tokenServer answers completions in the ways of the tests, each under its own path.
 type server struct {
 	pace time.Duration
 	mu   struct {
 		sync.Mutex
-		moments map[string][]int64 // of tokens, by the request's id
+		moments map[string][]int64 // times of tokens, by request id
 	}
 }
 
-// serve serves until standard input ends; it tells its URL on standard output.
+// runServer serves until standard input ends; it prints its URL on standard output.
 func serve(pace time.Duration) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,7 +85,7 @@ func head(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
-// flood writes an answer in so many writes, as fast as they go.
+// floodHandler writes a response in times writes, as fast as possible.
 func flood(write []byte, times int) http.HandlerFunc {
 	last := end(perFlood)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +103,7 @@ func flood(write []byte, times int) http.HandlerFunc {
 	}
 }
 
-// paced writes tokens at the pace of an engine and notes when.
+// writePaced writes tokens at an engine's pace and records the times.
 func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		MaxTokens int `json:"max_tokens"`
@@ -117,7 +116,7 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w)
 	at := make([]int64, 0, body.MaxTokens)
 	for range body.MaxTokens {
-		time.Sleep(s.pace/2 + rand.N(s.pace)) // the pace of an engine, whose passes are not all alike
+		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's pace, whose passes vary
 		at = append(at, monotonic())
 		if _, err := w.Write(event); err != nil {
 			return
@@ -132,8 +131,7 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(end(body.MaxTokens))
 }
 
-// monotonic reads the clock that all processes of the machine share, in
-// nanoseconds.
+// monotonicNanos reads the monotonic clock which all processes of the machine share, in nanoseconds.
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

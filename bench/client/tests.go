@@ -23,8 +23,7 @@ import (
 
 const inputTokens = 32
 
-// same is a workload of equal requests, count of them or without end, one each
-// every.
+// equalRequests is a workload of equal requests, count of them or without end, one each every.
 type same struct {
 	output, count, next int
 	every               time.Duration
@@ -41,7 +40,7 @@ func (s *same) Next(r *replay.Request) error {
 
 func (s *same) Close() error { return nil }
 
-// tally counts answers.
+// resultCounter counts responses.
 type tally struct {
 	samples, errors int
 	tokens          int64
@@ -69,8 +68,8 @@ func (t *tally) check() error {
 	return nil
 }
 
-// closedLoop runs the generator on so many connections for a while, and returns the
-// time it took and what this process spent.
+// runClosedLoop runs the generator on this many connections for a while, and returns the duration and this
+// process's resource use.
 func closedLoop(ctx context.Context, url string, connections int, window time.Duration, source replay.Source, record load.Recorder) (took, cpu time.Duration, allocs uint64, err error) {
 	runtime.GC()
 	before, mallocs := spent()
@@ -82,7 +81,7 @@ func closedLoop(ctx context.Context, url string, connections int, window time.Du
 	return took, after - before, mallocsAfter - mallocs, err
 }
 
-// requests measures requests/s: wrk's and the generator's, with the same requests.
+// measureRequestRate measures requests/s of wrk and of the generator, with the same requests.
 func requests(ctx context.Context, url string, s settings) error {
 	theirs := 0.0
 	if s.wrk != "" {
@@ -110,8 +109,8 @@ func requests(ctx context.Context, url string, s settings) error {
 	return nil
 }
 
-// tokens measures tokens/s over streams that come as fast as the server writes:
-// each token in a write of its own, and many in one.
+// measureTokenRate measures tokens/s over streams at the server's full speed: each token in its own write,
+// and many in one.
 func tokens(ctx context.Context, url string, s settings) error {
 	for _, writes := range []string{"one", "burst"} {
 		var t tally
@@ -129,7 +128,7 @@ func tokens(ctx context.Context, url string, s settings) error {
 	return nil
 }
 
-// wrkScript has wrk send what the generator sends.
+// wrkScript makes wrk send the generator's requests.
 const wrkScript = `wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.headers["Accept"] = "text/event-stream"
@@ -143,7 +142,7 @@ var (
 	wrkErrors = regexp.MustCompile(`(?m)^\s*(Non-2xx.*|Socket errors.*)$`)
 )
 
-// wrk runs wrk and returns its requests/s.
+// runWrk runs wrk and returns its requests/s.
 func wrk(ctx context.Context, url string, s settings) (float64, error) {
 	script, err := os.CreateTemp("", "wrk-*.lua")
 	if err != nil {
@@ -173,7 +172,7 @@ func wrk(ctx context.Context, url string, s settings) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// witness keeps the moments of all tokens.
+// tokenRecorder keeps the times of all tokens.
 type witness struct {
 	tally
 	at   map[int][]time.Duration
@@ -189,9 +188,9 @@ func (w *witness) Sample(s *replay.Sample) {
 	w.late = append(w.late, micros(s.Sent-s.Due))
 }
 
-// moments measures by how much the client's moments are off the server's: of first
-// tokens, and of the time between each two tokens. Requests begin at moments of
-// their own, as many in the time of one as there are to be at once.
+// measureTimestamps measures the error of the client's times against the server's: of first tokens, and of
+// the time between every two tokens. Requests start spread out, as many per response time as there are to be
+// at once.
 func moments(ctx context.Context, url string, s settings) error {
 	tokensEach := max(int(s.window/s.pace), 2)
 	w := &witness{at: map[int][]time.Duration{}}
@@ -212,7 +211,7 @@ func moments(ctx context.Context, url string, s settings) error {
 	if err != nil {
 		return err
 	}
-	// What the monotonic clock of the machine said at the run's start.
+	// The machine's monotonic clock at the run's start.
 	start := monotonic() - int64(time.Since(sum.Start))
 	var first, gaps []float64
 	for index, at := range w.at {
@@ -255,12 +254,12 @@ func serverMoments(ctx context.Context, url string) (map[string][]int64, error) 
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 
-// spent returns the processor time and the allocations of this process so far.
+// resourceUsage returns the processor time and the allocations of this process so far.
 func spent() (cpu time.Duration, mallocs uint64) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
-	// It fails for wrong arguments alone.
+	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), m.Mallocs
 }

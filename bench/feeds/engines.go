@@ -22,20 +22,20 @@ import (
 
 const (
 	blockSize = 16
-	perEvent  = 32  // blocks of a stored event
-	prompts   = 256 // that an engine holds: 8,192 blocks
+	perEvent  = 32  // blocks per stored event
+	prompts   = 256 // prompts in an engine's cache: 8,192 blocks
 	replays   = 10000
 )
 
-// publisher is one engine as a router sees it: the HTTP API as far as a start asks for it,
-// and a PUB socket on which batches come that were encoded before. Batch n stores prompt n of
-// a round and, from the second round on, removes it first, so that the cache stays full.
+// enginePublisher is one engine as a router sees it: the HTTP API as far as startup needs it, and a PUB
+// socket which sends pre-encoded batches. Batch n stores prompt n of a round and, from the second round on,
+// removes it first, so that the cache stays full.
 type publisher struct {
 	url     string
 	events  zmtp.Endpoint
 	pub     *zmtp.Pub
 	first   [][]byte // batches of the first round
-	later   [][]byte // of all others
+	later   [][]byte // batches of the other rounds
 	next    uint64   // sequence number
 	counted atomic.Uint64
 }
@@ -64,7 +64,7 @@ func appendUint(dst []byte, v uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, 0xcf), v)
 }
 
-// mix is a hash of what names a block, as arbitrary as an engine's.
+// mixHash is a hash of a block's name, as arbitrary as an engine's.
 func mix(v uint64) uint64 {
 	v ^= v >> 30
 	v *= 0xbf58476d1ce4e5b9
@@ -81,10 +81,10 @@ func hashes(engine, prompt int) []uint64 {
 	return all
 }
 
-// batch encodes what an engine says of a prompt, in the form of vLLM since 0.24: every second
-// prompt is one that all engines have.
+// encodeBatch encodes an engine's events of a prompt, in the format of vLLM since 0.24: every second prompt
+// is common to all engines.
 func batch(engine, prompt int, removed bool) []byte {
-	b := append([]byte{0x93, 0xcb}, 0x41, 0xda, 0xbb, 0, 0, 0, 0, 0) // some moment
+	b := append([]byte{0x93, 0xcb}, 0x41, 0xda, 0xbb, 0, 0, 0, 0, 0) // an arbitrary timestamp
 	events := 1
 	if removed {
 		events = 2
@@ -149,7 +149,7 @@ func newPublisher(ctx context.Context, engine int, model string) (*publisher, er
 	return p, nil
 }
 
-// api is what an adapter asks an engine at its start, and now and then.
+// newEngineAPI answers the requests of an adapter at startup and afterwards.
 func api(model string) http.Handler {
 	mux := http.NewServeMux()
 	text := func(s string) http.HandlerFunc {
@@ -180,7 +180,7 @@ vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",n
 	return mux
 }
 
-// send publishes the next batch. It belongs to one goroutine.
+// publishNext publishes the next batch. Only one goroutine calls it.
 func (p *publisher) send() {
 	round, i := p.next/prompts, p.next%prompts
 	payload, events := p.later[i], uint64(2)
@@ -192,13 +192,13 @@ func (p *publisher) send() {
 	p.counted.Add(events)
 }
 
-// stage is what one process of engines does: it publishes at the rate that it was told last.
+// publisherGroup is the work of one process of engines: it publishes at the last commanded rate.
 type stage struct {
 	all  []*publisher
 	stop func()
 }
 
-// run publishes batches at rate a second over all engines, until stop is called.
+// publishAtRate publishes rate batches a second over all engines, until stop is called.
 func (s *stage) run(rate float64) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -222,8 +222,7 @@ func (s *stage) run(rate float64) {
 	s.stop = func() { close(done); wg.Wait() }
 }
 
-// engines is the role: it answers each line "rate N" and "stop" with a line that says what
-// was published.
+// runEngines is the engine role: it answers each line "rate N" and "stop" with a line of its counts.
 func engines(n int, model string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -267,9 +266,9 @@ func engines(n int, model string) error {
 	return nil
 }
 
-// said is what the engines answer.
+// engineCounts is the engines' answer.
 type said struct {
 	Events      uint64 `json:"events"`      // published so far, of 32 blocks each
-	Dropped     uint64 `json:"dropped"`     // batches that a subscriber was too slow for
+	Dropped     uint64 `json:"dropped"`     // batches which a subscriber was too slow for
 	Subscribers int    `json:"subscribers"` // connected
 }

@@ -1,14 +1,13 @@
-// Command feeds measures how fast the cache events of many engines get into one router: 64
-// engines publish over ZeroMQ as vLLM does, and "penstock up" with an adapter for each decodes
-// the batches, turns them into its own hashes, publishes those on its event plane, and its
-// router applies them. Engines are one process, Penstock another, both on this machine.
+// Command feeds measures how fast one router takes in the cache events of many engines: 64 engines publish
+// over ZeroMQ as vLLM does, and "penstock up" with an adapter for each decodes the batches, converts them to
+// its own hashes, publishes those on its event plane, and its router applies them. The engines are one
+// process, Penstock another, both on this machine.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/feeds -bin ./penstock -model DIR
 //
-// DIR is a checkpoint's directory, for its tokenizer. At one rate after another it says how many
-// events and blocks a second were applied, by how much the router was behind when the engines
-// stopped, how long it took to catch up, whether anything was lost, and what Penstock computed.
-// An event is 32 blocks of 16 tokens stored, or removed.
+// DIR is a checkpoint's directory, for its tokenizer. At one rate after another it reports how many events
+// and blocks a second were applied, the router's lag when the engines stopped, the time to catch up, losses,
+// and Penstock's CPU use. An event stores or removes 32 blocks of 16 tokens.
 package main
 
 import (
@@ -31,7 +30,7 @@ import (
 
 const (
 	limit    = 15 * time.Minute
-	patience = 2 * time.Minute // until a router has caught up
+	patience = 2 * time.Minute // for a router to catch up
 )
 
 type settings struct {
@@ -71,19 +70,18 @@ func main() {
 	}
 }
 
-// row is one measurement.
+// rateRow is one measurement.
 type row struct {
 	Rate    float64 `json:"offered_events_per_s"`
 	Applied float64 `json:"applied_events_per_s"`
 	Blocks  float64 `json:"applied_blocks_per_s"`
-	// Behind is how much the router had not applied when the engines stopped, in events, and
-	// CatchUp how long that took.
+	// Behind is the router's lag when the engines stopped, in events, and CatchUp the time to apply it.
 	Behind  float64 `json:"behind_events"`
 	CatchUp float64 `json:"catch_up_s"`
-	// Dropped are batches that Penstock was too slow for, Gaps losses that it noticed.
+	// Dropped are batches which Penstock was too slow for, Gaps the losses which it detected.
 	Dropped float64 `json:"dropped_batches"`
 	Gaps    float64 `json:"gaps"`
-	// CPU is how many of the machine's processors Penstock used.
+	// CPU is the number of processors which Penstock used.
 	CPU float64 `json:"cpus"`
 }
 
@@ -144,7 +142,7 @@ func (s *settings) measure(ctx context.Context) (err error) {
 
 type meter struct{ engines, penstock *child.Child }
 
-// ask tells the engines something and returns what they say.
+// askEngines sends a command to the engines and returns their counts.
 func (m *meter) ask(line string) (said, error) {
 	var s said
 	answer, err := m.engines.Ask(line)
@@ -154,7 +152,7 @@ func (m *meter) ask(line string) (said, error) {
 	return s, err
 }
 
-// connected waits until all publishers have a subscriber.
+// awaitConnected waits until all publishers have a subscriber.
 func (m *meter) connected(ctx context.Context, n int) error {
 	return until(ctx, func() (bool, error) {
 		s, err := m.ask("stop")
@@ -162,7 +160,7 @@ func (m *meter) connected(ctx context.Context, n int) error {
 	})
 }
 
-// until asks now and then whether something is so.
+// pollUntil polls until so returns true.
 func until(ctx context.Context, so func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -180,7 +178,7 @@ func until(ctx context.Context, so func() (bool, error)) error {
 	}
 }
 
-// counts are what Penstock's metrics say.
+// penstockCounts are counts of Penstock's metrics.
 type counts struct{ applied, gaps float64 }
 
 func (m *meter) counts(ctx context.Context) (c counts, err error) {
@@ -216,7 +214,7 @@ func (m *meter) counts(ctx context.Context) (c counts, err error) {
 	return c, nil
 }
 
-// at measures one rate.
+// measureRate measures one rate.
 func (m *meter) at(ctx context.Context, rate float64, window time.Duration) (row, error) {
 	first, err := m.ask("stop")
 	if err != nil {

@@ -15,29 +15,28 @@ import (
 	"penstock/core/kv"
 )
 
-// blockSize is that of the engine's cache, in tokens; blocks is how many it has room for: enough
-// for the conversations that grow, which an engine that had not would compute anew each time.
+// blockSize is the block size of the engine's cache, in tokens; blocks is its capacity: enough for the
+// growing conversations, which would otherwise be recomputed each time.
 const (
 	blockSize = 16
 	blocks    = 1 << 19
 )
 
-// fakeEngine answers as vLLM does, at once: it reads a request and writes an answer that was
-// made before, each token in a write and a flush of its own, as engines do. All that a
-// gateway costs is then the gateway's.
+// fakeEngine answers as vLLM does, immediately: it reads a request and writes a prepared response, each token
+// in its own write and flush, as engines do. All cost is then the gateway's.
 type fakeEngine struct {
 	model   string
 	dir     string
 	context int
 	pace    time.Duration // between tokens; 0 is none
-	chat    [][]byte      // events of a chat answer: the role, then a token each
-	ids     [][]byte      // events with the tokens' ids, as completions with return_token_ids have them
-	raw     [][]byte      // the same as the token endpoint has them
-	// prefixes are what it has cached.
+	chat    [][]byte      // events of a chat response: the role, then one token each
+	ids     [][]byte      // events with the tokens' ids, as in completions with return_token_ids
+	raw     [][]byte      // the same as in the token endpoint
+	// prefixes are the cached prompts.
 	prefixes prefixes
 }
 
-// newFakeEngine prepares answers of these tokens, whose texts are given.
+// newFakeEngine prepares responses of these tokens, with the given texts.
 func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace time.Duration) *fakeEngine {
 	e := &fakeEngine{model: model, dir: dir, context: 131072, pace: pace}
 	const head = `{"id":"chatcmpl-7f3a9c52d1e84b0f","object":"chat.completion.chunk","created":1795255455,"model":"bench","choices":[{"index":0,`
@@ -55,7 +54,7 @@ func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace ti
 	return e
 }
 
-// tail ends a stream.
+// streamEnd is the end of a stream.
 func tail(object, id string, prompt, output, cached int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":%q,\"object\":%q,\"created\":1795255455,\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
 		id, object, prompt, prompt+output, output, cached)
@@ -80,10 +79,10 @@ vllm:cache_config_info{block_size="%[2]d",enable_prefix_caching="True",engine="0
 	return mux
 }
 
-// stream answers a request: of one for a single token, which whoever probes sends, with that.
+// streamHandler answers a request, and a probe for a single token with that.
 func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// Most of a body is its prompt; what matters of it stands outside.
+		// Most of a body is its prompt; the relevant fields are outside of it.
 		peek := make([]byte, peeked)
 		n, _ := io.ReadFull(r.Body, peek)
 		var prompt tokenCount
@@ -94,7 +93,7 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 			return
 		}
 		tokens, cached := prompt.tokens(), 0
-		if rest > 0 { // short prompts are never the same twice while the engine remembers
+		if rest > 0 { // short prompts never repeat while the engine remembers them
 			cached = e.prefixes.cached(peek, tokens)
 		}
 		end := tail(object, id, tokens, len(e.ids), cached)
@@ -102,7 +101,7 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 		flush := http.NewResponseController(w)
 		for _, event := range events {
 			if e.pace > 0 {
-				time.Sleep(e.pace) // the step of an engine, which is what this one imitates
+				time.Sleep(e.pace) // the simulated step of an engine
 			}
 			if _, err := w.Write(event); err != nil {
 				return
@@ -115,7 +114,7 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 	}
 }
 
-// probed answers a small request with one token, as a whole or as a stream.
+// respondToProbe answers a small request with one token, as a whole or as a stream.
 func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
 	var q struct {
 		Stream bool `json:"stream"`
@@ -142,7 +141,7 @@ func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
 	_, _ = w.Write(tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
 }
 
-// serve serves until standard input ends; it tells its URL on standard output.
+// serveUntilEOF serves until standard input ends; it prints its URL on standard output.
 func serve(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,7 +162,7 @@ func serve(h http.Handler) error {
 	return nil
 }
 
-// answerTokens reads the ids and texts of an answer, as the parent wrote them.
+// answerTokens reads the ids and texts of a response, as written by the parent.
 func answerTokens(path string) (tokens []kv.Token, texts []string, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"penstock/internal/replay/load"
 )
 
-// figures are what one run measured.
+// runFigures are the measurements of one run.
 type figures struct {
 	Name     string  `json:"name"`
 	Streams  int     `json:"streams"`
 	Requests float64 `json:"requests_per_s"`
 	Tokens   float64 `json:"tokens_per_s"`
-	// CPU is what the gateway's process computed for a request, in microseconds; 0 without one.
+	// CPU is the gateway's processor time per request, in microseconds; 0 without a gateway.
 	CPU float64 `json:"cpu_us_per_request"`
 	// First and Whole are the times to the first and the last token, in milliseconds.
 	First quantiles `json:"first_ms"`
@@ -29,7 +29,7 @@ type quantiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// tally keeps what is needed of the samples that count: those sent after warm.
+// sampleCounter keeps the needed data of the counted samples: those sent after warm.
 type tally struct {
 	warm         time.Duration
 	count        int
@@ -70,9 +70,8 @@ func quantilesOf(d []time.Duration) quantiles {
 	return quantiles{at(0.5), at(0.99)}
 }
 
-// drive sends requests of source to url, so many at once, for the window, and says what came
-// of it; what the process behind gateway computed meanwhile is counted, if there is one. The
-// first part of the window is not counted.
+// runLoad sends requests of source to url, streams at once, for the window, and returns the figures, with the
+// CPU time of the gateway's process, if there is one. The first part of the window is not counted.
 func drive(ctx context.Context, name, url string, gateway *child.Child, streams int, window time.Duration, source replay.Source) (figures, error) {
 	warm := window / 5
 	t := &tally{warm: warm}

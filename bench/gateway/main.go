@@ -1,15 +1,14 @@
-// Command gateway measures what Penstock costs in front of an engine that costs nothing. In
-// one run, on one machine, each a process of its own: clients that ask the engine directly,
-// through the standard library's reverse proxy, and through "penstock up --engine vllm=URL",
-// which renders the template, tokenizes, hashes, routes and puts the answer's tokens together
-// as text. The engine answers at once, a write for each token, as vLLM would.
+// Command gateway measures the cost of Penstock in front of an engine which costs nothing. In one run, on one
+// machine, each in its own process: clients which use the engine directly, through the standard library's
+// reverse proxy, and through "penstock up --engine vllm=URL", which renders the template, tokenizes, hashes,
+// routes and decodes the response's tokens. The engine answers immediately, with a write for each token, as
+// vLLM would.
 //
 //	tools/bench/gateway.sh
 //
-// First prompts of about 500 tokens at 64 and 1,000 streams: as many as go, and what the
-// gateway computes for each; then, with tokens at a pace, what it adds to the time to the
-// first and the last token. Then prompts of about 60,000 tokens, cold and in conversations that
-// grow, with the parts of what they cost.
+// First prompts of about 500 tokens at 64 and 1,000 streams: at full rate, with the gateway's CPU time per
+// request; then, with paced tokens, its added time to the first and the last token. Then prompts of about
+// 60,000 tokens, cold and in growing conversations, with the steps of their cost.
 package main
 
 import (
@@ -30,7 +29,7 @@ import (
 	"penstock/internal/replay"
 )
 
-// limit bounds the whole.
+// runTimeout bounds the whole run.
 const limit = 20 * time.Minute
 
 type settings struct {
@@ -99,7 +98,7 @@ func (s *settings) proxy() error {
 	return serve(h)
 }
 
-// result is what is printed with -json.
+// gatewayResult is the output of -json.
 type result struct {
 	Flood []figures `json:"flood"`
 	Paced []figures `json:"paced"`
@@ -158,7 +157,7 @@ func (s *settings) measure(ctx context.Context) error {
 	return nil
 }
 
-// world is the engine and the two gateways in front of it.
+// processSet is the engine and the two gateways in front of it.
 type world struct {
 	engine, proxy, penstock *child.Child
 }
@@ -171,7 +170,7 @@ func (w *world) stop() {
 	}
 }
 
-// start starts an engine whose answers have so many tokens, and both gateways.
+// startProcesses starts an engine with responses of output tokens, and both gateways.
 func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, output int, pace time.Duration) (w *world, err error) {
 	answer := filepath.Join(dir, "answer-"+strconv.Itoa(output))
 	if err := writeAnswer(answer, pipe, output); err != nil {
@@ -207,7 +206,7 @@ func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, o
 	return w, nil
 }
 
-// writeAnswer writes the tokens of an answer and the text of each.
+// writeAnswer writes the tokens of a response and the text of each.
 func writeAnswer(path string, pipe *prep.Pipeline, n int) error {
 	const words = "The water goes down through the pipe and drives the wheel, and none of it is lost on its way to the river below. "
 	ids := pipe.Tokenizer.Encode(nil, words, prep.EncodeOptions{})
@@ -226,15 +225,15 @@ func writeAnswer(path string, pipe *prep.Pipeline, n int) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// beside measures the engine alone, behind the proxy, and behind Penstock.
+// measureShort measures the engine alone, behind the proxy, and behind Penstock.
 func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, l *library, pace time.Duration, streams []int) ([]figures, error) {
 	w, err := s.start(ctx, dir, pipe, s.output, pace)
 	if err != nil {
 		return nil, err
 	}
 	defer w.stop()
-	// Many more than a gateway's caches of whole texts would know by heart would be unlike
-	// users, and fewer unlike them too: prompts differ from their first line on.
+	// Neither more prompts than a gateway's caches of whole texts hold, nor few: prompts differ from their
+	// first line on, as users' do.
 	prompts := (&apart{library: l, input: 500, output: s.output}).made(20000)
 	var all []figures
 	kind := "flood"
@@ -259,16 +258,16 @@ func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, 
 	return all, nil
 }
 
-// longTokens are those of a long prompt, longOutput those of its answer.
+// longTokens is the length of a long prompt, longOutput of its response.
 const (
 	longTokens  = 60000
 	longOutput  = 16
 	longStreams = 16
-	// longTalks are the conversations that grow: so many that each is asked a hundred times.
+	// longConversations is the number of growing conversations: each gets about a hundred requests.
 	longTalks = 64
 )
 
-// long measures Penstock with long prompts.
+// measureLong measures Penstock with long prompts.
 func (s *settings) long(ctx context.Context, dir string, pipe *prep.Pipeline, l *library) ([]long, error) {
 	w, err := s.start(ctx, dir, pipe, longOutput, 0)
 	if err != nil {
@@ -280,10 +279,10 @@ func (s *settings) long(ctx context.Context, dir string, pipe *prep.Pipeline, l 
 	for _, kind := range []struct {
 		name   string
 		source func() replay.Source
-		skip   int // requests that are not what is asked about
+		skip   int // requests which are not measured
 	}{
 		{"cold", func() replay.Source { return &apart{library: l, input: longTokens, output: longOutput} }, 4},
-		// In the middle of the measurement they are as long as is asked for.
+		// In the middle of the measurement they have the nominal length.
 		{"growing", func() replay.Source { return newGrowing(l, longTalks, longTokens*17/20, longOutput) }, 2 * longTalks},
 	} {
 		parts, tokens, err := partsOf(pipe, kind.source(), kind.skip, 100)

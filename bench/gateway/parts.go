@@ -14,16 +14,16 @@ import (
 	"penstock/internal/replay"
 )
 
-// part is one step of what a gateway does with a request before anything comes back.
+// stepTime is the time of one step of a gateway's work on a request before the first response byte.
 type part struct {
 	Name string  `json:"part"`
-	US   float64 `json:"us"` // median, of one goroutine that does nothing else
+	US   float64 `json:"us"` // median, on a single otherwise idle goroutine
 }
 
-// partsOf measures the steps of requests of a workload by themselves, with the code that the
-// gateway runs: parse (JSON to a request), template (a conversation to its text), tokenize,
-// hash (blocks and their chain), match (against an index of a worker that has what came
-// before), and forward (the frame to the worker, without the adapter's body and the network).
+// measureSteps measures the steps of a workload's requests separately, with the gateway's code: parse (JSON
+// to a request), template (a conversation to its text), tokenize, hash (blocks and their chain), match
+// (against the index of a worker with the earlier prompts), and forward (the frame to the worker, without the
+// adapter's body and the network).
 func partsOf(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]part, int, error) {
 	hasher, err := kv.NewHasher(blockSize, kv.Salt{})
 	if err != nil {

@@ -12,13 +12,12 @@ import (
 	"penstock/internal/replay"
 )
 
-// library makes texts from lines of English, by a seed. What it makes is as it stands in
-// JSON, so that a body of hundreds of kilobytes costs whoever sends it next to nothing.
+// textLibrary makes texts from lines of English, by a seed. Its texts are already JSON-escaped, so that
+// sending a body of hundreds of kilobytes costs next to nothing.
 type library struct {
-	lines [][]byte // each a line with its end, as in a JSON string
+	lines [][]byte // with line end, as in a JSON string
 	rng   *rand.Rand
-	// perToken is the bytes of JSON of a token, so that texts have about as many tokens
-	// as are asked for.
+	// bytesPerToken is the JSON bytes of a token, so that texts have about the requested number of tokens.
 	perToken float64
 }
 
@@ -48,7 +47,7 @@ func newLibrary(text string, pipe *prep.Pipeline, seed uint64) (*library, error)
 	return l, nil
 }
 
-// text appends a text of about so many tokens, never the same twice.
+// appendText appends a text of about this many tokens, never the same twice.
 func (l *library) text(dst []byte, tokens int) []byte {
 	for end := len(dst) + int(float64(tokens)*l.perToken); len(dst) < end; {
 		dst = append(dst, l.lines[l.rng.IntN(len(l.lines))]...)
@@ -56,7 +55,7 @@ func (l *library) text(dst []byte, tokens int) []byte {
 	return dst
 }
 
-// message appends a message with such a text to a conversation.
+// appendMessage appends a message with such a text to a conversation.
 func (l *library) message(talk []byte, role string, tokens int) []byte {
 	if len(talk) > 0 {
 		talk = append(talk, ',')
@@ -65,7 +64,7 @@ func (l *library) message(talk []byte, role string, tokens int) []byte {
 	return append(l.text(talk, tokens), `"}`...)
 }
 
-// body returns a request for a streamed answer to a conversation.
+// newRequestBody returns a request for a streamed response to a conversation.
 func body(talk []byte, output int) json.RawMessage {
 	b := make([]byte, 0, len(talk)+192)
 	b = append(b, `{"model":"bench","stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":`...)
@@ -74,8 +73,8 @@ func body(talk []byte, output int) json.RawMessage {
 	return append(append(b, talk...), "]}"...)
 }
 
-// apart is a workload of conversations of one message that share nothing. With ready set it
-// gives those in turn, else it makes each when it is asked for.
+// distinctChats is a workload of single-message conversations which share nothing. With ready set it cycles
+// through those, otherwise it makes each on demand.
 type apart struct {
 	library       *library
 	ready         []json.RawMessage
@@ -84,7 +83,7 @@ type apart struct {
 	next          int
 }
 
-// made makes n of the requests ahead.
+// prebuild builds n of the requests in advance.
 func (a *apart) made(n int) *apart {
 	for range n {
 		a.ready = append(a.ready, body(a.library.message(nil, "user", a.input), a.output))
@@ -107,9 +106,8 @@ func (a *apart) Next(r *replay.Request) error {
 
 func (a *apart) Close() error { return nil }
 
-// growing is a workload of so many conversations at once, which grow by an answer and a
-// question with each request, a turn of each in turn. Their first requests, as many as there
-// are conversations, are about input tokens long.
+// growingChats is a workload of several conversations, which grow by a response and a question with each
+// request, in turn. Their first requests, one per conversation, are about input tokens long.
 type growing struct {
 	library *library
 	talks   [][]byte
@@ -119,7 +117,7 @@ type growing struct {
 	limit   int // requests; 0 is no end
 }
 
-const each = 100 // tokens of an answer, and of a question
+const each = 100 // tokens of a response, and of a question
 
 func newGrowing(l *library, conversations, input, output int) *growing {
 	return &growing{library: l, talks: make([][]byte, conversations), input: input, output: output}

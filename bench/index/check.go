@@ -10,13 +10,13 @@ import (
 	"penstock/core/splitmix"
 )
 
-// cache is the blocks of one worker by when they were used last.
+// lruCache is the blocks of one worker in LRU order.
 type cache struct {
-	order list.List // of kv.SeqHash, the latest first
+	order list.List // of kv.SeqHash, the most recent first
 	at    map[kv.SeqHash]*list.Element
 }
 
-// touch makes seq the latest and reports whether it was there.
+// touchBlock makes seq the most recent and reports whether it was present.
 func (c *cache) touch(seq kv.SeqHash) bool {
 	if e, ok := c.at[seq]; ok {
 		c.order.MoveToFront(e)
@@ -26,7 +26,7 @@ func (c *cache) touch(seq kv.SeqHash) bool {
 	return false
 }
 
-// oldest removes the block that was not used for longest.
+// evictOldest removes the least recently used block.
 func (c *cache) oldest() kv.SeqHash {
 	e := c.order.Back()
 	seq := c.order.Remove(e).(kv.SeqHash)
@@ -34,7 +34,7 @@ func (c *cache) oldest() kv.SeqHash {
 	return seq
 }
 
-// remove removes seq and reports whether it was there.
+// removeBlock removes seq and reports whether it was present.
 func (c *cache) remove(seq kv.SeqHash) bool {
 	e, ok := c.at[seq]
 	if ok {
@@ -44,21 +44,20 @@ func (c *cache) remove(seq kv.SeqHash) bool {
 	return ok
 }
 
-// eviction is an order in which a full cache gives up blocks.
+// evictionOrder is an order in which a full cache evicts blocks.
 type eviction struct {
 	name string
-	// rootFirst has the first block of a prompt be the oldest one, so that an eviction leaves
-	// a prompt without its beginning.
+	// rootFirst makes the first block of a prompt the oldest, so that an eviction removes a prompt's
+	// beginning.
 	rootFirst bool
-	// holes is how many blocks of each prompt, wherever they are, are evicted
-	// besides.
+	// holes is how many additional blocks of each prompt are evicted, anywhere in it.
 	holes int
 }
 
 var evictions = [...]eviction{{name: "leaf first"}, {name: "root first", rootFirst: true}, {name: "leaf first and holes", holes: 3}}
 
-// replay looks each request up and then stores it on worker i mod N, whose cache is
-// bounded, and holds every answer, before and after, against the oracle.
+// checkReplay looks each request up and then stores it on worker i mod N, whose cache is bounded, and
+// compares every answer, before and after, with the oracle.
 func (s *settings) replay(w *workload) error {
 	fmt.Println(w)
 	for _, n := range s.workers {
@@ -111,7 +110,7 @@ func replayed(w *workload, workers, bound int, how eviction) error {
 	return nil
 }
 
-// replayer is workers with bounded caches, of which index and oracle hear the same.
+// boundedReplay is a set of workers with bounded caches, which feed both index and oracle.
 type replayer struct {
 	eviction
 	bound   int
@@ -123,8 +122,8 @@ type replayer struct {
 	seqs    []kv.SeqHash
 }
 
-// serve has worker w compute q. Blocks that it has are not stored again, as an engine does
-// it: the event begins where the worker's own prefix ends, and leaves out nothing after.
+// serveRequest makes worker w compute q. Cached blocks are not stored again, as in an engine: the event
+// starts where the worker's own prefix ends, and includes everything after.
 func (r *replayer) serve(w int, q *request) {
 	c := &r.caches[w]
 	own := 0

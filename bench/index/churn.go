@@ -15,19 +15,19 @@ import (
 const (
 	churnWorkers = 64      // at a time
 	churnBlocks  = 8_192   // cache of each
-	churnPrompts = 16      // common prompts that are in use at a time
-	churnRenew   = 5_000   // events after which one of them is another
-	churnLeave   = 100_000 // events after which a worker leaves and another comes
+	churnPrompts = 16      // common prompts in use at a time
+	churnRenew   = 5_000   // events after which one of them is replaced
+	churnLeave   = 100_000 // events after which a worker is replaced
 	churnClear   = 370_000 // events after which a worker clears its cache
 	churnLongest = 600     // blocks of a prompt
 	churnPiece   = 64      // most blocks of an event
-	churnWarm    = 500_000 // events before the heap is looked at first: caches were full several times
-	churnWithin  = 0.05    // share by which the heap may be another
+	churnWarm    = 500_000 // events before the first heap measurement: caches were full several times
+	churnWithin  = 0.05    // allowed relative change of the heap
 )
 
-// churner makes events as engines do whose caches are full: prompts that are stored in
-// pieces, grow block by block and are evicted, while prompts go out of use and
-// workers leave. It allocates nothing after it was made, so that the heap is the index's.
+// churner makes the events of engines with full caches: prompts are stored in pieces, grow block by block and
+// are evicted, while prompts go out of use and workers are replaced. It does not allocate after it was made,
+// so that the heap is the index's.
 type churner struct {
 	index   *prefix.Index
 	rng     splitmix.Source
@@ -40,7 +40,7 @@ type churner struct {
 	gone    []kv.SeqHash
 }
 
-// churnWorker is a worker's cache: a ring of what it stored, prompt by prompt.
+// churnWorker is a worker's cache: a ring of its stored blocks, prompt by prompt.
 type churnWorker struct {
 	id         kv.WorkerID
 	leafFirst  bool
@@ -48,9 +48,9 @@ type churnWorker struct {
 	first      []bool // whether a prompt begins there
 	head, used int    // of the ring
 	open       kv.SeqHash
-	length     int // of the prompt that ends in open
+	length     int // of the prompt which ends in open
 	want       int
-	prompt     int // whose blocks it begins with
+	prompt     int // the common prompt at its beginning
 }
 
 func newChurner(index *prefix.Index) *churner {
@@ -69,14 +69,14 @@ func newChurner(index *prefix.Index) *churner {
 	return c
 }
 
-// renew replaces a common prompt.
+// renewPrompt replaces a common prompt.
 func (c *churner) renew(i int) {
 	for j := range c.prompts[i] {
 		c.prompts[i][j] = kv.BlockHash(c.rng.Next())
 	}
 }
 
-// step has a worker store something, and evict as much if it is full.
+// stepWorker makes a worker store something, and evict as much if it is full.
 func (c *churner) step() {
 	w := &c.workers[c.rng.Below(len(c.workers))]
 	if w.length >= w.want {
@@ -113,8 +113,8 @@ func (c *churner) store(w *churnWorker, n int) {
 	c.apply(w, ev)
 }
 
-// evict removes the oldest prompt: of a worker that evicts leaf first all of it, in pieces
-// from its end; of another one a piece from its beginning.
+// evictPrompt evicts the oldest prompt: for a leaf-first worker all of it, in pieces from its end; for others
+// a piece from its beginning.
 func (c *churner) evict(w *churnWorker) {
 	c.gone = c.gone[:0]
 	for w.used > 0 && len(c.gone) < cap(c.gone) && (len(c.gone) == 0 || !w.first[w.head]) {
@@ -138,7 +138,7 @@ func (c *churner) apply(w *churnWorker, ev kv.Event) {
 	c.events++
 }
 
-// run applies events until there were so many, with all that churns.
+// runEvents applies this many events, with all churn.
 func (c *churner) run(events int) {
 	for until := c.events + events; c.events < until; {
 		before := c.events
@@ -162,25 +162,25 @@ func (c *churner) run(events int) {
 	}
 }
 
-// every reports whether a multiple of n is among the numbers after before up to now.
+// crossesMultiple reports whether a multiple of n is in (before, now].
 func every(before, now, n int) bool { return before/n != now/n }
 
 func (w *churnWorker) empty() { w.head, w.used, w.length, w.want = 0, 0, 0, 0 }
 
-// settle fills all caches again, without churn.
+// fillCaches fills all caches again, without churn.
 func (c *churner) settle() {
 	for c.short() {
 		c.step()
 	}
 }
 
-// short reports whether a cache has more room than an eviction frees.
+// hasRoom reports whether a cache has more room than an eviction frees.
 func (c *churner) short() bool {
 	return slices.ContainsFunc(c.workers, func(w churnWorker) bool { return w.used < len(w.ring)-churnLongest })
 }
 
-// runChurn applies events and compares the heap before and after: when caches are as
-// full as they were, and when all workers have left.
+// runChurn applies events and compares the heap before and after: with equally full caches, and after all
+// workers were removed.
 func runChurn(out io.Writer, events int) error {
 	index, err := prefix.New(prefix.Config{})
 	if err != nil {

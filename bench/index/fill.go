@@ -8,14 +8,14 @@ import (
 	"penstock/core/splitmix"
 )
 
-// setup is one cluster that is measured: request i is stored on worker i mod workers.
+// clusterSetup is one measured cluster: request i is stored on worker i mod workers.
 type setup struct {
 	workers  int
-	everyone int // leading blocks of every request, which every worker holds
+	everyone int // leading blocks of every request, held by every worker
 	*workload
 }
 
-// String names the setup as rows do.
+// String names the setup as in rows.
 func (s *setup) String() string {
 	if s.everyone > 0 {
 		return fmt.Sprintf("workers=%d+prompt", s.workers)
@@ -23,7 +23,7 @@ func (s *setup) String() string {
 	return fmt.Sprintf("workers=%d", s.workers)
 }
 
-// fill stores the workload, in events of at most eventBlocks blocks.
+// fillIndex stores the workload, in events of at most eventBlocks blocks.
 func (s *setup) fill(store func(w int, r *request, from, to int)) {
 	whole := func(w int, r *request, to int) {
 		for from := 0; from < to; from += eventBlocks {
@@ -40,8 +40,8 @@ func (s *setup) fill(store func(w int, r *request, from, to int)) {
 	}
 }
 
-// evict removes one in every blocks of what fill stored, wherever it is in its prompt: what
-// an engine does that evicts by age alone. Which ones follows from worker and prefix.
+// evictShare removes one in every blocks of what fillIndex stored, anywhere in its prompt, as an engine which
+// evicts by age only. The choice depends on worker and prefix.
 func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
 	for i := range s.requests {
 		w := i % s.workers
@@ -57,7 +57,7 @@ func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
 	}
 }
 
-// heap returns the bytes of the heap that are in use after garbage is collected.
+// heapInUse returns the bytes of the heap in use after garbage collection.
 func heap() int {
 	runtime.GC()
 	runtime.GC()
@@ -66,7 +66,7 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// truth fills an oracle.
+// newTruth fills an oracle.
 func (s *setup) truth() *oracle {
 	o := newOracle(s.unique)
 	s.fill(func(w int, r *request, from, to int) {
@@ -77,13 +77,13 @@ func (s *setup) truth() *oracle {
 	return o
 }
 
-// agreement is how answers compare with the truth.
+// answerAgreement counts how answers compare with the truth.
 type agreement struct {
 	asked, wrong   int // requests
-	found, matched int // blocks over all workers, of the subject and in truth
+	found, matched int // blocks over all workers, by the subject and by the oracle
 }
 
-// share returns the matched share.
+// matchedShare returns the matched share.
 func (a agreement) share() float64 {
 	if a.matched == 0 {
 		return 1
@@ -91,8 +91,7 @@ func (a agreement) share() float64 {
 	return float64(a.found) / float64(a.matched)
 }
 
-// compare holds the answers of p for at most most requests against the truth, for every
-// worker.
+// compareAnswers compares the answers of p for at most most requests with the truth, for every worker.
 func (a *agreement) compare(p picker, o *oracle, w *workload, most int) {
 	var got []kv.Overlap
 	var want []held
@@ -104,7 +103,7 @@ func (a *agreement) compare(p picker, o *oracle, w *workload, most int) {
 	}
 }
 
-// one compares one answer.
+// compareOne compares one answer.
 func (a *agreement) one(got []kv.Overlap, want []held) {
 	a.asked++
 	same := len(got) == len(want)

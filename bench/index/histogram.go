@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// histogram counts durations in steps of 1.6 %: 64 between a power of two of nanoseconds
-// and the next.
+// latencyHistogram counts durations in steps of 1.6 %: 64 between consecutive powers of two of nanoseconds.
 type histogram struct {
 	counts [64 * 64]uint64
 	total  uint64
@@ -31,7 +30,7 @@ func (h *histogram) merge(o *histogram) {
 	h.total += o.total
 }
 
-// at returns the duration that a share of all do not exceed, 0 if there are none.
+// durationAt returns the duration which a share of all does not exceed, 0 without any.
 func (h *histogram) at(share float64) time.Duration {
 	want := uint64(share * float64(h.total))
 	sum := uint64(0)
@@ -43,7 +42,7 @@ func (h *histogram) at(share float64) time.Duration {
 	return 0
 }
 
-// ceiling returns the longest duration that is counted at i.
+// bucketCeiling returns the longest duration counted at i.
 func ceiling(i uint64) time.Duration {
 	over := i >> stepBits
 	if over <= 1 {

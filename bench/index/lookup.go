@@ -9,14 +9,13 @@ import (
 	"penstock/core/kv"
 )
 
-// rate is what goroutines that asked one question after another got through.
+// lookupRate is the throughput of goroutines which query in a loop.
 type rate struct {
 	requests, blocks float64 // per second
 }
 
-// throughput has n goroutines ask for every request in turn, each from another place, for
-// at least window. What they ask is how deep the deepest run is, and how deep it ought to be
-// at least is what want says.
+// measureThroughput makes n goroutines query every request in turn, each from another start, for at least
+// window. A query returns the depth of the deepest run, which is checked against the expected minimum.
 func throughput(s subject, w *workload, n int, window time.Duration) (rate, error) {
 	var wait sync.WaitGroup
 	type share struct {
@@ -56,8 +55,8 @@ func throughput(s subject, w *workload, n int, window time.Duration) (rate, erro
 	return rate{float64(sum.requests) / took, float64(sum.blocks) / took}, nil
 }
 
-// latency has n goroutines time each question for window. It also returns how many answers
-// were not as deep as their request is long.
+// measureLatency makes n goroutines time each query for window. It also returns how many answers were
+// shallower than their request.
 func latency(s subject, w *workload, n int, window time.Duration) (histogram, int) {
 	var wait sync.WaitGroup
 	all := make([]histogram, n)
@@ -88,8 +87,8 @@ func latency(s subject, w *workload, n int, window time.Duration) (histogram, in
 	return all[0], short[0]
 }
 
-// hashed is throughput on one goroutine with the hashing of the tokens in it, over a
-// sample of requests whose tokens fit in memory.
+// measureWithHashing is measureThroughput on one goroutine including the hashing of the tokens, over a sample
+// of requests whose tokens fit in memory.
 func hashed(s subject, w *workload, window time.Duration) (rate, error) {
 	h, err := kv.NewHasher(blockTokens, kv.Salt{})
 	if err != nil {
@@ -119,8 +118,8 @@ func hashed(s subject, w *workload, window time.Duration) (rate, error) {
 
 const hashedSample = 500
 
-// picks is the rate of one goroutine that asks how much every worker holds, and how many
-// workers an answer names.
+// measurePicks is the rate of one goroutine which queries the overlap of every worker, and the mean number of
+// workers in an answer.
 func picks(r picker, w *workload, window time.Duration) (perSecond, workers float64) {
 	var dst []kv.Overlap
 	asked, named := 0, 0
@@ -133,7 +132,7 @@ func picks(r picker, w *workload, window time.Duration) (perSecond, workers floa
 	return float64(asked) / time.Since(begin).Seconds(), float64(named) / float64(asked)
 }
 
-// median of what rounds measured; the machine is never quite quiet.
+// medianOf returns the median of the rounds; the machine is never quite idle.
 func median(of []float64) float64 {
 	slices.Sort(of)
 	return of[len(of)/2]

@@ -1,18 +1,17 @@
-// Command index measures core/prefix beside the least that can answer the same question:
-// a bare open-addressing table with a bitmap of workers for each prefix, of which a
-// prompt's blocks are looked up one after the other. Both are in one process, hold the same
-// and are asked the same, in turns, so that the ratio of the two means something on any machine.
-// For information the same table is also asked by doubling steps, which is faster and finds
-// the best length only. An oracle says what is true; the program fails if an answer for
-// any worker is another.
+// Command index measures core/prefix beside the simplest structure which can answer the same query: an
+// open-addressing table with a bitmap of workers for each prefix, in which a prompt's blocks are looked up
+// one after the other. Both are in one process, hold the same data and get the same queries, in turns, so
+// that their ratio is meaningful on any machine. For information the same table is also queried by doubling
+// steps, which is faster and finds only the best length. An oracle has the truth; the program fails if an
+// answer for any worker differs.
 //
-//	go run ./bench/index                              # a workload that is made up
+//	go run ./bench/index                              # a generated workload
 //	go run ./bench/index -trace mooncake.jsonl -json
 //	go run ./bench/index -check -trace mooncake.jsonl # the whole trace against the oracle, with evictions
 //	go run ./bench/index -churn 10000000              # does memory come back?
 //
-// It prints tables, then the same figures as "go test -bench" would, for tools/benchjson;
-// tools/bench/index.sh runs it and docs/index.md says what the figures mean.
+// It prints tables, then the same figures in the format of "go test -bench", for tools/benchjson;
+// tools/bench/index.sh runs it and docs/index.md explains the figures.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 	"time"
 )
 
-// settings are the flags.
+// indexSettings are the flags.
 type settings struct {
 	trace    string
 	requests int
@@ -111,7 +110,7 @@ func (s *settings) run() error {
 	return errors.Join(err, wrong)
 }
 
-// measure fills r with the figures of all setups, until one is wrong.
+// measureSetups adds the figures of all setups to r, until one is wrong.
 func (s *settings) measure(w *workload, r *report) error {
 	for _, n := range s.workers {
 		set, err := s.setup(w, n)
@@ -123,7 +122,7 @@ func (s *settings) measure(w *workload, r *report) error {
 		}
 		b := bench{setup: set, report: r, window: s.window, rounds: s.rounds, evicts: s.evicts, sample: len(w.requests)}
 		if set.workers > 1000 {
-			b.sample = 150 // the oracle goes through all holders of each block
+			b.sample = 150 // the oracle visits all holders of each block
 		}
 		if err := b.run(); err != nil {
 			return err
@@ -132,7 +131,7 @@ func (s *settings) measure(w *workload, r *report) error {
 	return nil
 }
 
-// open reads or makes the workload.
+// openWorkload reads or generates the workload.
 func (s *settings) open() (*workload, error) {
 	name, prompts := "made up", [][]uint64(nil)
 	if s.trace == "" {
@@ -151,8 +150,8 @@ func (s *settings) open() (*workload, error) {
 	return w.first(s.requests)
 }
 
-// setup returns the cluster of n workers, of -n with a common prompt, with as many requests
-// as the baseline has room for.
+// newSetup returns the cluster of n workers, or of -n with a common prompt, with as many requests as the
+// baseline has room for.
 func (s *settings) setup(w *workload, n int) (_ *setup, err error) {
 	out := &setup{workers: max(n, -n), workload: w}
 	for requests := len(w.requests); ; requests = requests * 3 / 4 {

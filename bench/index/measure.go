@@ -10,20 +10,20 @@ import (
 	"penstock/core/kv"
 )
 
-// contender is a subject that is measured, and its name.
+// namedSubject is a measured subject with its name.
 type contender struct {
 	name string
 	subject
 }
 
-// bench is the measurement of one setup.
+// setupBench is the measurement of one setup.
 type bench struct {
 	*setup
 	*report
 	window time.Duration // of each measurement
-	rounds int           // of throughput, of which the median counts
-	evicts int           // one block in so many
-	sample int           // requests that are compared with the oracle
+	rounds int           // of throughput; the median counts
+	evicts int           // one in this many blocks
+	sample int           // requests compared with the oracle
 	storm  steps
 	truth  *oracle
 	table  *bitmaps
@@ -31,7 +31,7 @@ type bench struct {
 	all    []contender
 }
 
-// run measures everything and fails if an answer was wrong.
+// runSteps measures everything and fails if an answer was wrong.
 func (b *bench) run() error {
 	for _, step := range []struct {
 		name string
@@ -55,7 +55,7 @@ func (b *bench) run() error {
 	return nil
 }
 
-// build fills both, and says what they take.
+// buildIndexes fills both, and reports time and memory.
 func (b *bench) build() (err error) {
 	if b.storm, err = newSteps(b.workload, b.workers); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (b *bench) build() (err error) {
 	return nil
 }
 
-// filled fills one subject; empty is the heap before it was made.
+// fillSubject fills one subject; empty is the heap before it was made.
 func (b *bench) filled(name string, s subject, empty int) error {
 	events, blocks := 0, 0
 	begin := time.Now()
@@ -104,7 +104,7 @@ func (b *bench) filled(name string, s subject, empty int) error {
 	return nil
 }
 
-// compare holds both against the oracle, for every worker.
+// compareWithOracle compares both with the oracle, for every worker.
 func (b *bench) compare(test string) error {
 	var wrong error
 	for _, c := range b.all {
@@ -123,7 +123,7 @@ func (b *bench) compare(test string) error {
 	return wrong
 }
 
-// throughput measures all in turns, so that what disturbs the machine disturbs all.
+// measureRates measures all in turns, so that disturbances of the machine affect all.
 func (b *bench) throughput(test string, goroutines ...int) error {
 	for _, n := range goroutines {
 		requests, blocks := make([][]float64, len(b.all)), make([][]float64, len(b.all))
@@ -145,7 +145,7 @@ func (b *bench) throughput(test string, goroutines ...int) error {
 	return nil
 }
 
-// times are the metrics of a distribution.
+// latencyMetrics are the metrics of a distribution.
 func times(h *histogram) []metric {
 	us := func(share float64) float64 { return float64(h.at(share).Nanoseconds()) / 1e3 }
 	return []metric{{"p50-us", us(0.5)}, {"p99-us", us(0.99)}, {"p999-us", us(0.999)}, {"max-us", us(1)}}
@@ -177,7 +177,7 @@ func (b *bench) hashing() error {
 	return nil
 }
 
-// picks measures answers that name every worker.
+// measureAllPicks measures answers with the overlap of every worker.
 func (b *bench) picks() error {
 	var base float64
 	for _, c := range b.all {
@@ -195,7 +195,7 @@ func (b *bench) picks() error {
 	return nil
 }
 
-// storms measures what a writer applies, alone and beside readers, and what those see.
+// measureStorms measures a writer's rate, alone and beside readers, and the readers' latency.
 func (b *bench) storms() error {
 	for _, c := range b.all {
 		storm := b.storm.over(c)
@@ -222,7 +222,7 @@ func (b *bench) storms() error {
 	return nil
 }
 
-// evict removes a share of the blocks, wherever they are, and measures again.
+// measureAfterEviction removes a share of the blocks, anywhere, and measures again.
 func (b *bench) evict() error {
 	b.setup.evict(b.evicts, func(w int, seqs []kv.SeqHash) {
 		b.table.remove(w, seqs)

@@ -6,8 +6,8 @@ import (
 	"penstock/core/kv"
 )
 
-// oracle is the truth by brute force: for each prefix the sorted list of its holders. It
-// has nothing in common with either index.
+// holderOracle is the truth by brute force: for each prefix the sorted list of its holders. It shares no code
+// with either index.
 type oracle struct {
 	ids     map[kv.SeqHash]int32
 	holders [][]uint32
@@ -18,7 +18,7 @@ func newOracle(prefixes int) *oracle {
 	return &oracle{ids: make(map[kv.SeqHash]int32, prefixes)}
 }
 
-// store says that w holds seq and reports whether that is news.
+// addHolder records that w holds seq and reports whether that is new.
 func (o *oracle) store(w int, seq kv.SeqHash) bool {
 	id, ok := o.ids[seq]
 	if !ok {
@@ -35,7 +35,7 @@ func (o *oracle) store(w int, seq kv.SeqHash) bool {
 	return true
 }
 
-// remove says that w does not hold seq and reports whether that is news.
+// removeHolder records that w does not hold seq and reports whether that is new.
 func (o *oracle) remove(w int, seq kv.SeqHash) bool {
 	id, ok := o.ids[seq]
 	if !ok {
@@ -50,13 +50,13 @@ func (o *oracle) remove(w int, seq kv.SeqHash) bool {
 	return true
 }
 
-// held is a worker and how many leading blocks it holds.
+// holderDepth is a worker and how many leading blocks it holds.
 type held struct {
 	worker uint32
 	depth  int
 }
 
-// match appends, ordered by worker, each holder of the first block and its depth.
+// matchHolders appends, ordered by worker, each holder of the first block and its depth.
 func (o *oracle) match(dst []held, chain []kv.SeqHash) []held {
 	base := len(dst)
 	for depth, seq := range chain {

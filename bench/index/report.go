@@ -9,19 +9,19 @@ import (
 	"text/tabwriter"
 )
 
-// metric is one figure and its unit.
+// unitValue is one figure and its unit.
 type metric struct {
 	unit  string
 	value float64
 }
 
-// row is the figures of one subject in one measurement.
+// subjectRow is the figures of one subject in one measurement.
 type row struct {
 	setup, test, subject string
 	metrics              []metric
 }
 
-// report collects rows, in the order in which they were measured.
+// indexReport collects rows in the order of measurement.
 type report struct {
 	rows  []row
 	notes []string
@@ -35,7 +35,7 @@ func (r *report) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// tables prints a table for each measurement.
+// printTables prints a table for each measurement.
 func (r *report) tables(out io.Writer) error {
 	for _, n := range r.notes {
 		fmt.Fprintln(out, n)
@@ -62,7 +62,7 @@ func (r *report) tables(out io.Writer) error {
 	return t.Flush()
 }
 
-// short writes a figure with some four digits.
+// formatShort writes a figure with about four digits.
 func short(v float64) string {
 	switch {
 	case v >= 1e6:
@@ -75,12 +75,12 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// name is a row's as "go test -bench" would have it.
+// benchmarkName is a row's name in the format of "go test -bench".
 func (r row) name() string {
 	return fmt.Sprintf("%s/%s/index=%s-%d", r.test, r.setup, r.subject, runtime.GOMAXPROCS(0))
 }
 
-// lines prints the rows as "go test -bench" does, for tools/benchjson.
+// printBenchLines prints the rows in the format of "go test -bench", for tools/benchjson.
 func (r *report) lines(out io.Writer) {
 	fmt.Fprintln(out, "\npkg: penstock/bench/index")
 	for _, row := range r.rows {
@@ -93,7 +93,7 @@ func (r *report) lines(out io.Writer) {
 	}
 }
 
-// json prints the rows as one document.
+// printJSON prints the rows as one document.
 func (r *report) json(out io.Writer) error {
 	type object struct {
 		Name    string             `json:"name"`

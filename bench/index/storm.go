@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	eventBlocks  = 128 // blocks of an event of a storm
+	eventBlocks  = 128 // blocks per event of a storm
 	stormSteps   = 2048
-	stormLive    = 256 // prompts of a storm that are stored at a time
-	stormReaders = 3   // goroutines that ask meanwhile
+	stormLive    = 256 // stored prompts of a storm at a time
+	stormReaders = 3   // goroutines which query meanwhile
 )
 
-// step is one prompt of a storm: it is stored on a worker that holds its first base blocks
-// anyway, and later removed down to them, leaf first. So what the requests of the
-// workload ask for is held by its worker throughout, and every answer can be checked.
+// stormStep is one prompt of a storm: it is stored on a worker which permanently holds its first base blocks,
+// and later removed down to them, leaf first. So the blocks of the workload's requests stay on their workers
+// throughout, and every answer can be checked.
 type step struct {
 	worker int
 	base   int
 	request
 }
 
-// steps are what a storm goes through again and again. Half of them store a prompt of the
-// workload on another worker, on the pages that readers read; the other half leave such
-// a prompt in the middle for blocks that are new.
+// stormScript is the repeated steps of a storm. Half of them store a prompt of the workload on another
+// worker, on the pages which readers read; the other half diverge from such a prompt in the middle into new
+// blocks.
 type steps []step
 
-// newSteps draws them.
+// newStormScript draws the steps.
 func newSteps(w *workload, workers int) (steps, error) {
 	rng := splitmix.Source(7)
 	var ids [][]uint64
@@ -57,7 +57,7 @@ func newSteps(w *workload, workers int) (steps, error) {
 	return out, nil
 }
 
-// settle looks up what each step's worker holds of it anyway.
+// resolveBases looks up what each step's worker permanently holds of it.
 func (s steps) settle(holds func(w int, seq kv.SeqHash) bool) {
 	for i := range s {
 		st := &s[i]
@@ -66,7 +66,7 @@ func (s steps) settle(holds func(w int, seq kv.SeqHash) bool) {
 	}
 }
 
-// prefixes returns how many distinct prefixes the steps have.
+// countPrefixes returns how many distinct prefixes the steps have.
 func (s steps) prefixes() int {
 	seen := map[kv.SeqHash]bool{}
 	for i := range s {
@@ -77,21 +77,21 @@ func (s steps) prefixes() int {
 	return len(seen)
 }
 
-// storm is a writer that goes through steps.
+// stormWriter is a writer which executes steps.
 type storm struct {
 	steps  steps
 	to     subject
-	stored int // steps since the beginning; the last stormLive of them are there
-	gone   int // steps that were removed again
+	stored int // steps so far; the last stormLive of them are stored
+	gone   int // steps removed again
 
 	begin  time.Time
-	pace   float64 // blocks per second since begin, 0 as many as can be
+	pace   float64 // blocks per second since begin, 0 for full speed
 	events int     // since begin
 	blocks int
 	seqs   []kv.SeqHash // scratch
 }
 
-// over returns a storm over to, in which as many prompts are live as ever will be.
+// newStormWriter returns a storm on to, with the full number of live prompts.
 func (s steps) over(to subject) *storm {
 	out := &storm{steps: s, to: to}
 	for range stormLive {
@@ -100,7 +100,7 @@ func (s steps) over(to subject) *storm {
 	return out
 }
 
-// advance stores the next prompt, and removes the oldest one if enough are live.
+// storeNext stores the next prompt, and removes the oldest one if enough are live.
 func (s *storm) advance() {
 	st := &s.steps[s.stored%len(s.steps)]
 	for from := 0; from < len(st.chain); from += eventBlocks {
@@ -114,7 +114,7 @@ func (s *storm) advance() {
 	}
 }
 
-// retire removes the oldest prompt that is live.
+// removeOldest removes the oldest live prompt.
 func (s *storm) retire() {
 	st := &s.steps[s.gone%len(s.steps)]
 	for end := len(st.chain); end > st.base; end -= eventBlocks {
@@ -126,7 +126,7 @@ func (s *storm) retire() {
 	s.gone++
 }
 
-// count counts an event, and waits until it was due.
+// countAndWait counts an event, and waits until it is due.
 func (s *storm) count(blocks int) {
 	s.events++
 	s.blocks += blocks
@@ -136,33 +136,33 @@ func (s *storm) count(blocks int) {
 	}
 }
 
-// start begins to count anew.
+// resetCounts restarts the counts.
 func (s *storm) start(pace float64) {
 	s.events, s.blocks, s.begin, s.pace = 0, 0, time.Now(), pace
 }
 
-// rates returns events and blocks per second since start.
+// eventRates returns events and blocks per second since resetCounts.
 func (s *storm) rates() (events, blocks float64) {
 	took := time.Since(s.begin).Seconds()
 	return float64(s.events) / took, float64(s.blocks) / took
 }
 
-// drain removes all that is live.
+// removeAll removes all live prompts.
 func (s *storm) drain() {
 	for s.pace = 0; s.gone < s.stored; {
 		s.retire()
 	}
 }
 
-// weather is what a storm was like, and what readers saw in it.
+// stormResult is the result of a storm and of its readers.
 type weather struct {
 	latency        histogram
-	short          int     // answers that were not as deep as their request is long
+	short          int     // answers shallower than their request
 	events, blocks float64 // applied per second
 }
 
-// during runs the storm beside readers. pace is how many blocks a second are applied,
-// 0 as many as can be.
+// runWithReaders runs the storm beside readers. pace is how many blocks a second are applied, 0 for full
+// speed.
 func (s *storm) during(w *workload, window time.Duration, pace float64) weather {
 	var out weather
 	stop := make(chan struct{})
@@ -186,7 +186,7 @@ func (s *storm) during(w *workload, window time.Duration, pace float64) weather 
 	return out
 }
 
-// alone runs the storm without readers and returns what was applied per second.
+// runAlone runs the storm without readers and returns the rates.
 func (s *storm) alone(window time.Duration) (events, blocks float64) {
 	s.start(0)
 	for time.Since(s.begin) < window {

@@ -9,46 +9,46 @@ import (
 	"penstock/core/prefix"
 )
 
-// subject is one way to know who holds what. One goroutine stores and removes; each
-// goroutine that asks has a reader of its own.
+// indexSubject is an index under test. One goroutine stores and removes; each querying goroutine has its own
+// reader.
 type subject interface {
-	// store says that worker w holds blocks [from, to) of r, of which it holds those before.
+	// storeRange records that worker w holds blocks [from, to) of r; it already holds the ones before.
 	store(w int, r *request, from, to int)
 	remove(w int, seqs []kv.SeqHash)
 	reader() reader
 }
 
-// reader asks a subject.
+// subjectReader queries a subject.
 type reader interface {
-	// lookup finds all runs and returns the depth of the deepest.
+	// lookupDepth finds all runs and returns the depth of the deepest.
 	lookup(chain []kv.SeqHash) int
 }
 
-// picker is a reader that can say how much each worker holds.
+// overlapReader is a reader which can return the overlap of each worker.
 type picker interface {
 	reader
-	// overlaps appends what each worker holds of chain, ordered by worker.
+	// appendOverlaps appends each worker's overlap with chain, ordered by worker.
 	overlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap
 }
 
-// The subjects, as rows name them.
+// The names of the subjects in rows.
 const (
 	walkName   = "bitmap-walk"
 	gallopName = "bitmap-gallop"
 	prefixName = "prefix"
 )
 
-// workerOf gives a worker's place its name: ids begin at 1.
+// workerOf returns the worker of an index: ids start at 1.
 func workerOf(w int) kv.Worker { return kv.Worker{ID: kv.WorkerID(w + 1)} }
 
 func (t *bitmaps) reader() reader { return &walker{table: t} }
 
-// bitmapSubject makes a table a subject: it takes prefixes as they are.
+// bitmapSubject adapts a table to a subject: it takes prefixes as they are.
 type bitmapSubject struct{ *bitmaps }
 
 func (t bitmapSubject) store(w int, r *request, from, to int) { t.bitmaps.store(w, r.chain[from:to]) }
 
-// gallopSubject is the same table, asked for the best length alone.
+// gallopSubject is the same table, queried for the best length only.
 type gallopSubject struct{ bitmapSubject }
 
 func (t gallopSubject) reader() reader { return galloper{t.bitmaps} }

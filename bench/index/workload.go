@@ -10,19 +10,18 @@ import (
 
 const (
 	blockTokens = 16 // tokens of a block of the index
-	perID       = 32 // blocks of 16 tokens that one block of 512 tokens of a trace becomes
+	perID       = 32 // blocks of 16 tokens per 512-token block of a trace
 	vocabulary  = 128_000
 )
 
-// request is one prompt: the blocks of 512 tokens that it is made of, as a trace names
-// them, and the hashes of its blocks of 16.
+// request is one prompt: its blocks of 512 tokens, as named in a trace, and the hashes of its blocks of 16.
 type request struct {
 	ids    []uint64
 	blocks []kv.BlockHash
 	chain  []kv.SeqHash
 }
 
-// workload is the requests of a run, in the order in which they arrive.
+// requestSet is the requests of a run, in order of arrival.
 type workload struct {
 	name     string
 	requests []request
@@ -30,8 +29,8 @@ type workload struct {
 	unique   int // distinct prefixes among them
 }
 
-// newWorkload hashes the prompts that ids describe. The tokens of a block of 512 follow
-// from its id alone, so equal ids after equal ids are equal prefixes.
+// newRequestSet hashes the prompts described by ids. The tokens of a block of 512 depend only on its id, so
+// equal ids after equal ids are equal prefixes.
 func newWorkload(name string, prompts [][]uint64) (*workload, error) {
 	h, err := kv.NewHasher(blockTokens, kv.Salt{})
 	if err != nil {
@@ -70,7 +69,7 @@ func appendTokens(dst []kv.Token, ids []uint64) []kv.Token {
 	return dst
 }
 
-// first returns the workload of the first n requests.
+// firstRequests returns the workload of the first n requests.
 func (w *workload) first(n int) (*workload, error) {
 	if n <= 0 || n >= len(w.requests) {
 		return w, nil
@@ -78,8 +77,7 @@ func (w *workload) first(n int) (*workload, error) {
 	return newWorkload(w.name, prompts(w.requests[:n]))
 }
 
-// behind returns the workload with a common prompt of n blocks of 512 tokens before each
-// request.
+// withCommonPrompt returns the workload with a common prompt of n blocks of 512 tokens before each request.
 func (w *workload) behind(n int) (*workload, error) {
 	common := make([]uint64, n)
 	for i := range common {
@@ -92,7 +90,7 @@ func (w *workload) behind(n int) (*workload, error) {
 	return newWorkload(fmt.Sprintf("%s behind a prompt of %d blocks", w.name, n*perID), out)
 }
 
-// Names of blocks that no trace has.
+// Block ids which no trace has.
 const (
 	commonID = 1 << 40
 	freshID  = 1 << 41
@@ -106,7 +104,7 @@ func prompts(requests []request) [][]uint64 {
 	return out
 }
 
-// String says what the workload is like.
+// String summarizes the workload.
 func (w *workload) String() string {
 	lengths := make([]int, len(w.requests))
 	for i := range w.requests {

@@ -1,17 +1,17 @@
-// Command media measures what it costs to route by what requests show besides text, and what it
-// gives.
+// Command media measures the cost and the benefit of routing by the media of requests.
 //
 // path: the media of one request are resolved, counted, put into the prompt and hashed, for 1, 4 and 10
-// pictures of 1280 by 720 pixels (JPEG) in front of Qwen2-VL's rules, by each identity: as data: URIs, and behind URLs of
-// a server of this machine, seen before or not. Beside it, in the same run: what the standard library
-// takes to know the sizes and SHA-256 of the same data: URIs, and the same request without pictures.
+// images of 1280 by 720 pixels (JPEG) by Qwen2-VL's rules, by each identity: as data: URIs, and by URLs of a
+// server on this machine, seen before or not. Beside it, in the same run: the standard library's time for the
+// sizes and SHA-256 of the same data: URIs, and the same request without images.
 //
-// pool: simulated workers, and requests that show one picture each of a pool of 1,024, four fifths of which
-// were shown before, routed by cache, at the default weight of reuse and at four times that, and by turns; the cached share and the time to the first token.
+// pool: simulated workers, and requests with one image each of a pool of 1,024, four fifths of them repeated,
+// routed by cache, at the default weight of reuse and at four times that, and round-robin; the cached share
+// and the time to the first token.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/media -bin ./penstock
 //
-// It prints its figures for people and, with -json, as one document.
+// It prints its figures as tables and, with -json, as one document.
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 	"time"
 )
 
-// limit bounds the whole.
+// runTimeout bounds the whole run.
 const limit = 15 * time.Minute
 
-// settings are the flags.
+// mediaSettings are the flags.
 type settings struct {
 	bin      string
 	only     string
@@ -41,7 +41,7 @@ type settings struct {
 	asJSON   bool
 }
 
-// document is what -json prints.
+// mediaDocument is the output of -json.
 type document struct {
 	Path []pathRow `json:"path,omitempty"`
 	Pool []poolRow `json:"pool,omitempty"`

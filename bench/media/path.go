@@ -31,7 +31,7 @@ const (
 	maxFile       = 64 << 20
 )
 
-// pathRow is what one request takes.
+// pathRow is the cost of one request.
 type pathRow struct {
 	Pictures int     `json:"pictures"`
 	Identity string  `json:"identity"`
@@ -43,7 +43,7 @@ type pathRow struct {
 	Text     float64 `json:"text_only_us"`
 }
 
-// path measures all rows.
+// measurePath measures all rows.
 func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	p, err := pipeline()
 	if err != nil {
@@ -91,12 +91,12 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	return rows, nil
 }
 
-// gallery is the pictures that requests show: as files, as data: URIs, and behind a server.
+// pictureSet is the images of requests: as files, as data: URIs, and on a server.
 type gallery struct {
 	files  [][]byte
 	data   []string
 	server *httptest.Server
-	serial int // of the requests that show what was not seen before
+	serial int // of the requests with unseen images
 }
 
 func newGallery() (*gallery, error) {
@@ -109,7 +109,7 @@ func newGallery() (*gallery, error) {
 		g.files = append(g.files, file)
 		g.data = append(g.data, dataURI(file))
 	}
-	// The last element of a path is the picture; what comes before makes the URL another one.
+	// The last element of a path is the image; the rest makes the URL unique.
 	g.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.Atoi(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
 		if err != nil || n < 0 || n >= len(g.files) {
@@ -125,13 +125,13 @@ func dataURI(file []byte) string {
 	return "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(file)
 }
 
-// origin is where requests have their pictures from.
+// pictureOrigin is where requests get their images.
 type origin struct {
 	name string
 	urls func() []string // of the next request
 }
 
-// origins returns those of requests with n pictures.
+// newOrigins returns the origins for requests with n images.
 func (g *gallery) origins(n int) []origin {
 	each := func(url func(i int) string) func() []string {
 		return func() (urls []string) {
@@ -144,7 +144,7 @@ func (g *gallery) origins(n int) []origin {
 	}
 	return []origin{
 		{"data:, seen", func() []string { return g.data[:n] }},
-		{"data:, new", each(func(i int) string { // what follows a picture's end is none of it
+		{"data:, new", each(func(i int) string { // bytes after an image's end are not part of it
 			return dataURI(strconv.AppendInt(slices.Clone(g.files[i]), int64(g.serial), 10))
 		})},
 		{"URL, new", each(func(i int) string { return fmt.Sprintf("%s/%d/%d", g.server.URL, g.serial, i) })},
@@ -152,7 +152,7 @@ func (g *gallery) origins(n int) []origin {
 	}
 }
 
-// pipeline is that of the built-in model, with the rules of Qwen2-VL's checkpoints.
+// openPipeline returns the pipeline of the built-in model, with the rules of Qwen2-VL's checkpoints.
 func pipeline() (*prep.Pipeline, error) {
 	p, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -173,7 +173,7 @@ func pipeline() (*prep.Pipeline, error) {
 	return p, nil
 }
 
-// once makes the prompt of one request with its hashes, and returns how many tokens it has.
+// encodeOnce makes the prompt of one request with its hashes, and returns its number of tokens.
 func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) (int, error) {
 	m := prep.Message{Role: "user", Content: question}
 	c := &prep.Chat{AddGenerationPrompt: true}
@@ -209,7 +209,7 @@ func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) 
 const question = `Compare these pictures with each other. Say for each what stands in the middle, which colours there are at its left
 edge, whether anything is written on it, and if so what. Then say which two of them were probably taken at the same place, and why you think so.`
 
-// standardLibrary finds out sizes and contents as a program without this one would.
+// readWithStdlib determines sizes and contents as a program without this one would.
 func standardLibrary(uris []string) error {
 	for _, uri := range uris {
 		file, err := base64.StdEncoding.DecodeString(uri[strings.IndexByte(uri, ',')+1:])
@@ -224,10 +224,10 @@ func standardLibrary(uris []string) error {
 	return nil
 }
 
-// time returns how many microseconds do takes, the mean of as many calls as there is time for. What it is
-// done with is made outside of that time.
+// timeCall returns the mean microseconds of do, over as many calls as there is time for. Making its argument
+// is not timed.
 func (s *settings) time(with func() []string, do func([]string) error) (float64, error) {
-	if err := do(with()); err != nil { // what is made once is made now
+	if err := do(with()); err != nil { // one-time work is done now
 		return 0, err
 	}
 	var sum time.Duration
@@ -244,7 +244,7 @@ func (s *settings) time(with func() []string, do func([]string) error) (float64,
 	return float64(sum.Nanoseconds()) / 1000 / float64(n), nil
 }
 
-// picture returns a JPEG of some 100 kB.
+// newPicture returns a JPEG of some 100 kB.
 func picture(seed uint8) ([]byte, error) {
 	img := image.NewYCbCr(image.Rect(0, 0, width, height), image.YCbCrSubsampleRatio420)
 	state := uint32(seed) + 1

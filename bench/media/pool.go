@@ -14,7 +14,7 @@ import (
 	"penstock/internal/replay"
 )
 
-// poolRow is one way of routing.
+// poolRow is one routing mode.
 type poolRow struct {
 	Routing     string   `json:"routing"`
 	Requests    int      `json:"requests"`
@@ -26,10 +26,10 @@ type poolRow struct {
 	Notes       []string `json:"notes,omitempty"`
 }
 
-// side is that of a picture: 256 tokens of the built-in model.
+// pictureSide is the side of an image: 256 tokens of the built-in model.
 const side = 448
 
-// encoder is how long the simulated encoder takes: 12 ms for a picture, 40 for four.
+// encoderTimes are the times of the simulated encoder: 12 ms for one image, 40 for four.
 const encoder = "64:5,256:12,1024:40"
 
 func (s *settings) workload() string {
@@ -37,7 +37,7 @@ func (s *settings) workload() string {
 		s.workers, s.blocks, encoder, s.requests, s.rate, side, side, s.pool)
 }
 
-// pooled measures each way of routing.
+// measurePool measures each routing mode.
 func (s *settings) pooled(ctx context.Context) (rows []poolRow, err error) {
 	for _, way := range []struct {
 		name string
@@ -58,7 +58,7 @@ func (s *settings) pooled(ctx context.Context) (rows []poolRow, err error) {
 	return rows, nil
 }
 
-// route starts Penstock and sends the workload.
+// runRouting starts Penstock and sends the workload.
 func (s *settings) route(ctx context.Context, args []string) (row poolRow, err error) {
 	dir, err := os.MkdirTemp("", "penstock-media-")
 	if err != nil {

@@ -1,15 +1,13 @@
-// Command replicas measures what it costs that a fleet has two routers, and what it
-// gives that they tell each other of their requests. For each of three ways (one router;
-// two that know of their own requests alone; two that tell each other) it starts a fleet
-// of real processes: one with the NATS server inside, so many workers of the simulated
-// engine, and the frontends, each with its router inside. It sends the same
-// workload, alternating between the frontends, and prints how evenly the workers were
-// loaded and how much of the prompts they had cached.
+// Command replicas measures the cost of two routers in a fleet, and the benefit of exchanging their requests.
+// For each of three modes (one router; two which know only their own requests; two which exchange them) it
+// starts a fleet of real processes: one with the NATS server inside, the workers of the simulated engine, and
+// the frontends, each with its router inside. It sends the same workload, alternating between the frontends,
+// and prints how evenly the workers were loaded and how much of the prompts they had cached.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/replicas -bin ./penstock
 //
-// It prints its figures for people and, with -json, as one document. The workload and the
-// moments of its requests are made by the seed; what is left to chance is real time.
+// It prints its figures as tables and, with -json, as one document. The workload and its send times depend
+// only on the seed; the rest varies with real time.
 package main
 
 import (
@@ -24,10 +22,10 @@ import (
 	"time"
 )
 
-// limit bounds the whole.
+// runTimeout bounds the whole run.
 const limit = 15 * time.Minute
 
-// settings are the flags.
+// replicaSettings are the flags.
 type settings struct {
 	bin      string
 	workers  int
@@ -64,14 +62,14 @@ func main() {
 	}
 }
 
-// way is how the fleet is routed.
+// routingMode is how the fleet is routed.
 type way struct {
 	name      string
 	frontends int
 	sync      string
 }
 
-// document is what -json prints.
+// replicaDocument is the output of -json.
 type document struct {
 	Workers  int     `json:"workers"`
 	Requests int     `json:"requests"`

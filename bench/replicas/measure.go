@@ -17,20 +17,19 @@ import (
 	"penstock/test/fleet"
 )
 
-// model is what simulated engines serve.
+// model is the model of simulated engines.
 const model = "penstock-sim"
 
-// row is what was measured of one way.
+// modeRow has the measurements of one mode.
 type row struct {
 	Routers     string  `json:"routers"`
 	Requests    int     `json:"requests"`
 	Errors      int     `json:"errors"`
 	CachedShare float64 `json:"cached_share"`
-	// Imbalance is the work of the worker that did most, over the mean: prompt tokens
-	// computed and tokens generated.
+	// Imbalance is the busiest worker's work over the mean: prompt tokens computed and tokens generated.
 	Imbalance float64 `json:"imbalance"`
-	// Busiest is the number of requests at the worker that has most of them, averaged
-	// over time, Active that at a worker.
+	// Busiest is the number of requests at the worker with the most, averaged over time, Active the mean per
+	// worker.
 	Busiest  float64 `json:"busiest_requests"`
 	Active   float64 `json:"mean_requests"`
 	TTFTMean float64 `json:"ttft_mean_ms"`
@@ -38,7 +37,7 @@ type row struct {
 	Late     bool    `json:"late,omitempty"`
 }
 
-// measure starts a fleet, sends the workload, and stops it.
+// measureMode starts a fleet, sends the workload, and stops it.
 func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
 	dir, err := os.MkdirTemp("", "penstock-replicas-")
 	if err != nil {
@@ -55,7 +54,7 @@ func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	// The hub's frontend serves too, and is left alone.
+	// The hub also has a frontend, which is not used.
 	rec := &recorder{inner: replay.NewRecorder(replay.Measure{Workers: s.workers, Sender: replay.Real})}
 	if err := s.send(ctx, f.Frontends, rec); err != nil {
 		return out, err
@@ -72,7 +71,7 @@ func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
 	return out, nil
 }
 
-// send sends the workload to the doors in turn, each request at its moment.
+// sendWorkload sends the workload to the frontends in turn, each request at its time.
 func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder) error {
 	spec := s.generate
 	if !strings.Contains(spec, "requests=") {
@@ -108,7 +107,7 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 	return errors.Join(errs...)
 }
 
-// turns are the requests of a workload that are one door's.
+// shareSource is one frontend's share of a workload.
 type turns struct {
 	replay.Source
 	of, mine int
@@ -128,20 +127,20 @@ func (t *turns) Next(r *replay.Request) error {
 	}
 }
 
-// recorder takes what is measured at all doors.
+// sharedRecorder records the samples of all frontends.
 type recorder struct {
 	mu     sync.Mutex
 	inner  *replay.Recorder
 	visits []visit
 }
 
-// visit is a request at a worker.
+// servedRequest is a request at a worker.
 type visit struct {
 	worker   uint64
 	from, to time.Duration
 }
 
-// Sample implements load.Recorder.
+// RecordSample implements load.Recorder.
 func (r *recorder) Sample(s *replay.Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,15 +150,15 @@ func (r *recorder) Sample(s *replay.Sample) {
 	}
 }
 
-// Gap implements load.Recorder.
+// RecordGap implements load.Recorder.
 func (r *recorder) Gap(between time.Duration, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inner.Gap(between, n)
 }
 
-// crowding returns the number of requests at the worker that has most of them at a
-// moment, averaged over the time in which there are any, and the average at a worker.
+// workerOccupancy returns the number of requests at the worker with the most at a time, averaged over the
+// time with any requests, and the mean per worker.
 func (r *recorder) crowding(workers int) (busiest, active float64) {
 	type change struct {
 		at     time.Duration

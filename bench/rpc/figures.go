@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// result is what one cell came to.
+// cellResult is the result of one cell.
 type result struct {
 	Tokens         uint64
 	Took           time.Duration
 	P50, P99       float64 // from send to receive, microseconds
-	Client, Server usage   // in the measured time, and of the server's life
+	Client, Server usage   // in the measured time; the server's is over its lifetime
 }
 
-// usage is what a process spent.
+// resourceUse is the resource use of a process.
 type usage struct {
 	CPU    time.Duration
 	Allocs uint64
-	// Tokens is how many it handled meanwhile.
+	// Tokens is how many tokens it handled in that time.
 	Tokens uint64
 }
 
-// spent returns what this process has spent so far.
+// resourcesSpent returns the resource use of this process so far.
 func spent() usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
-	// It fails for wrong arguments alone.
+	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return usage{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
 }
@@ -40,7 +40,7 @@ func (u usage) since(before usage) usage {
 
 func (r result) rate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
 
-// print writes r as a line of "go test -bench".
+// printBenchLine writes r as a line of "go test -bench".
 func (r result) print(name string) {
 	per := func(total float64, tokens uint64) float64 { return total / float64(max(tokens, 1)) }
 	fmt.Printf("Benchmark%s-%d %d %.0f tokens/s %.1f p50-us %.1f p99-us %.3f client-allocs/token %.3f server-allocs/token %.0f client-cpu-ns/token %.0f server-cpu-ns/token\n",
@@ -49,7 +49,7 @@ func (r result) print(name string) {
 		per(float64(r.Client.CPU), r.Client.Tokens), per(float64(r.Server.CPU), r.Server.Tokens))
 }
 
-// histogram counts durations in buckets an eighth of a power of two wide.
+// octaveHistogram counts durations in buckets an eighth of a power of two wide.
 type histogram [64 * 8]uint64
 
 func (h *histogram) add(d time.Duration) {
@@ -64,8 +64,7 @@ func (h *histogram) merge(other *histogram) {
 	}
 }
 
-// quantile returns the upper end of the bucket in which q of all lie, in
-// microseconds.
+// quantileMicros returns the upper end of the bucket with quantile q, in microseconds.
 func (h *histogram) quantile(q float64) float64 {
 	var all, seen uint64
 	for _, n := range h {

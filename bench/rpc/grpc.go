@@ -9,12 +9,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// grpcPlane streams over grpc-go as it is by default, but for its codec: bytes go
-// as they are, into a buffer that is used again, so that no time of protobuf is
-// counted against it.
+// grpcPlane streams over grpc-go with its defaults, except for its codec: bytes are copied into a reused
+// buffer, so that protobuf does not count.
 type grpcPlane struct{}
 
-// raw is that codec, for messages of type *[]byte.
+// rawCodec is that codec, for messages of type *[]byte.
 type raw struct{}
 
 func (raw) Name() string { return "raw" }

@@ -16,11 +16,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// pace is how often an engine has a token for a stream.
+// tokenPace is how often an engine has a token for a stream.
 const pace = 40 * time.Millisecond
 
-// warmUp returns the time that is not counted: queues are to be as full as they
-// get, and of a flood over grpc-go that takes a while.
+// warmUp returns the time which is not counted: queues must fill first, which takes a while in a flood over
+// grpc-go.
 func warmUp(load string) time.Duration {
 	if load == "flood" {
 		return 1500 * time.Millisecond
@@ -28,11 +28,11 @@ func warmUp(load string) time.Duration {
 	return 500 * time.Millisecond
 }
 
-// plane is one of the two ways to carry a stream.
+// streamPlane is one of the two transports.
 type plane interface {
-	// serve streams until stdin ends, and tells its address first.
+	// serveStreams serves until stdin ends, and first prints its address.
 	serve(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
-	// connect returns a way to open streams, all on one connection.
+	// dialStreams returns a function to open streams, all on one connection.
 	connect(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
 }
 
@@ -46,7 +46,7 @@ func planeOf(name string) (plane, error) {
 	return nil, errors.New("no such plane: " + name)
 }
 
-// serve is the serving process.
+// runServer is the serving process.
 func serve(c cell) error {
 	p, err := planeOf(c.Plane)
 	if err != nil {
@@ -73,13 +73,12 @@ func serve(c cell) error {
 	return says.Encode(used)
 }
 
-// stream sends deltas, each with the moment at which it was sent, until the
-// caller has had enough, and returns how many.
+// sendDeltas sends deltas, each with its send time, until the caller has enough, and returns their number.
 func stream(load string, send func([]byte) error) (n uint64, err error) {
 	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
 	var tick <-chan time.Time
 	if load == "paced" {
-		time.Sleep(rand.N(pace)) // engines do not step together: the streams begin spread over one step
+		time.Sleep(rand.N(pace)) // engines do not step together: the streams start spread over one step
 		t := time.NewTicker(pace)
 		defer t.Stop()
 		tick = t.C
@@ -92,12 +91,12 @@ func stream(load string, send func([]byte) error) (n uint64, err error) {
 		delta.Pos = int(n)
 		frame = binary.LittleEndian.AppendUint64(frame[:0], uint64(time.Now().UnixNano()))
 		if err := send(engine.AppendDelta(frame, &delta)); err != nil {
-			return n, nil // the caller has had enough
+			return n, nil // the caller has enough
 		}
 	}
 }
 
-// call is the calling process.
+// runCaller is the calling process.
 func call(c cell, addr string) (result, error) {
 	p, err := planeOf(c.Plane)
 	if err != nil {

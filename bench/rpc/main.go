@@ -1,11 +1,10 @@
-// Command rpc measures streams of token deltas over the request plane's TCP
-// beside those of grpc-go: one process serves, another calls, over the loopback
-// interface, the same frames on both. It prints its figures as "go test -bench"
-// does, for tools/benchjson; tools/bench/rpc.sh runs it.
+// Command rpc measures streams of token deltas over the request plane's TCP beside grpc-go: one process
+// serves, another calls, over the loopback interface, with the same frames on both. It prints its figures in
+// the format of "go test -bench", for tools/benchjson; tools/bench/rpc.sh runs it.
 //
-// Two loads. In "flood" each stream sends as fast as it may: tokens/s says what
-// a connection carries. In "paced" each sends 25 tokens a second, as engines do:
-// the latency from send to receive is that of the transport, not of a queue.
+// There are two loads. In "flood" each stream sends at full speed: tokens/s is the capacity of a connection.
+// In "paced" each sends 25 tokens a second, as engines do: the latency from send to receive is that of the
+// transport, not of a queue.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-// cell is one measurement.
+// benchCell is one measurement.
 type cell struct {
 	Plane   string
 	Streams int
@@ -81,7 +80,7 @@ func run(role, addr, streams string, c cell) error {
 	return nil
 }
 
-// measure starts both processes for one cell.
+// measureCell starts both processes for one cell.
 func measure(c cell) (result, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -109,7 +108,7 @@ func measure(c cell) (result, error) {
 		"-streams", strconv.Itoa(c.Streams), "-for", c.For.String(), "-addr", addr)
 	client.Stderr = os.Stderr
 	text, callErr := client.Output()
-	in.Close() // the server says what it used, and ends
+	in.Close() // the server prints its resource use, and ends
 	var r result
 	if callErr == nil {
 		callErr = json.Unmarshal(text, &r)
@@ -124,8 +123,7 @@ func measure(c cell) (result, error) {
 	return r, used
 }
 
-// compare prints a as multiples of b. One that got nothing through in time has
-// no multiples.
+// printRatios prints a as multiples of b, unless one transferred nothing in time.
 func compare(name string, a, b result) {
 	if a.Tokens == 0 || b.Tokens == 0 {
 		fmt.Fprintf(os.Stderr, "%s: %d and %d tokens came; nothing to compare\n", name, a.Tokens, b.Tokens)
@@ -135,7 +133,7 @@ func compare(name string, a, b result) {
 		name, runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
 }
 
-// cpu returns the name of the processor.
+// processorName returns the name of the processor.
 func cpu() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {

@@ -1,7 +1,6 @@
-// Command ttft sends prompts of token ids where their first token should come soonest, by a
-// policy of its own: it asks the router what each worker would have to do were the prompt
-// sent there, estimates the time from that, and names the worker in the request. The
-// router goes on counting what is active and what is cached.
+// Command ttft sends prompts of token ids to the worker with the shortest expected time to first token, by
+// its own policy: it asks the router for each worker's load with the prompt added, estimates the time from
+// that, and names the worker in the request. The router keeps tracking active and cached blocks.
 //
 //	go run ./examples/ttft --server http://127.0.0.1:8000 --model penstock-tiny 1 2 3 4
 package main
@@ -69,23 +68,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	})
 }
 
-// load is what a worker would have to do were the prompt sent there.
+// workerLoad is a worker's load if the prompt were sent there.
 type load struct {
 	WorkerID      uint64 `json:"worker_id"`
 	Rank          uint32 `json:"dp_rank"`
-	PrefillTokens int    `json:"potential_prefill_tokens"` // with those that wait, without those that are cached
+	PrefillTokens int    `json:"potential_prefill_tokens"` // including waiting, excluding cached tokens
 	DecodeBlocks  int    `json:"potential_decode_blocks"`
 }
 
-// timing is a model of a worker's time: replace it by one that was fitted to yours.
+// timeModel is a model of a worker's time: replace it by one fitted to yours.
 type timing struct{ prefill, decode time.Duration }
 
-// ttft estimates the time to the first token.
+// estimateTTFT estimates the time to the first token.
 func (m timing) ttft(l load) time.Duration {
 	return time.Duration(l.PrefillTokens)*m.prefill + time.Duration(l.DecodeBlocks)*m.decode
 }
 
-// choose returns the load with the least time to the first token; of equal ones the first.
+// chooseWorker returns the load with the shortest time to the first token; the first of equal ones.
 func (m timing) choose(loads []load) (best load, err error) {
 	if len(loads) == 0 {
 		return best, errors.New("no worker can take the prompt now")
@@ -99,7 +98,7 @@ func (m timing) choose(loads []load) (best load, err error) {
 	return best, nil
 }
 
-// question is the body of both calls.
+// requestBody is the body of both calls.
 type question struct {
 	Model    string          `json:"model"`
 	TokenIDs []uint32        `json:"token_ids"`
@@ -112,7 +111,7 @@ type stopConditions struct {
 	MaxTokens int `json:"max_tokens"`
 }
 
-// post sends a body and reads the answer with read.
+// postJSON sends a body and reads the response with read.
 func post(ctx context.Context, url string, body any, read func(io.Reader) error) error {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -129,7 +128,7 @@ func post(ctx context.Context, url string, body any, read func(io.Reader) error)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)) // what there is of it
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)) // as far as there is any
 		return fmt.Errorf("%s: %s: %s", url, resp.Status, bytes.TrimSpace(text))
 	}
 	return read(resp.Body)

@@ -8,48 +8,47 @@ import (
 	"time"
 )
 
-// Process says when requests are sent.
+// ArrivalProcess says when requests are sent.
 type Process string
 
 const (
-	// AsWritten sends at the moments of the workload.
+	// AsWritten keeps the times of the workload.
 	AsWritten Process = "trace"
-	// Uniform sends at equal distances.
+	// Uniform sends at equal intervals.
 	Uniform Process = "uniform"
-	// Poisson sends at random, each moment as likely as any other.
+	// Poisson sends at random, with exponential intervals.
 	Poisson Process = "poisson"
-	// Gamma sends at distances from a gamma distribution: burstier than Poisson if
-	// their coefficient of variation is above 1, more even if it is below.
+	// Gamma draws intervals from a gamma distribution: burstier than Poisson if their coefficient of
+	// variation is above 1, more even if it is below.
 	Gamma Process = "gamma"
-	// Closed leaves the moments to the runner, which sends when an answer has ended.
+	// Closed leaves the times to the runner, which sends when a response has finished.
 	Closed Process = "closed"
 )
 
-// maxAt is the latest moment that a workload may reach.
+// maxRequestTime is the latest time in a workload.
 const maxAt = 100 * 365 * 24 * time.Hour
 
 // Arrival says when the requests of a workload are sent, and which of them.
 type Arrival struct {
 	Process Process // "" is AsWritten
-	// Rate is in requests a second, for the processes that draw.
+	// Rate is in requests a second, for the random and uniform processes.
 	Rate float64
-	// CV is the coefficient of variation of Gamma's distances; 0 is 2.
+	// CV is the coefficient of variation of Gamma's intervals; 0 is 2.
 	CV float64
-	// Speedup divides the moments and delays of AsWritten; 0 is 1. It says nothing
-	// about how fast the workers are.
+	// Speedup divides the times and delays of AsWritten; 0 is 1. It does not change the speed of the workers.
 	Speedup float64
 	// Limit is the number of requests; 0 is all.
 	Limit int
-	// From and Until keep what lies between them in the workload's own time, which then
-	// begins at From; Until 0 is its end.
+	// From and Until select a window of the workload's own time, which then begins at From; Until 0 is its
+	// end.
 	From, Until time.Duration
-	// Offset is when the first moment is, in the time of the run.
+	// Offset is the time of the first request in the run.
 	Offset time.Duration
 	Seed   uint64
 }
 
-// ParseArrival reads an arrival process as a flag has it: trace:speedup=2,
-// uniform:rate=10, poisson:rate=10, gamma:rate=10,cv=3 or closed.
+// ParseArrival reads an arrival process from a flag: trace:speedup=2, uniform:rate=10, poisson:rate=10,
+// gamma:rate=10,cv=3 or closed.
 func ParseArrival(s string) (Arrival, error) {
 	a := Arrival{}
 	sp, err := parseSpec(s)
@@ -81,10 +80,9 @@ const (
 	leastCV, mostCV     = 0.01, 10
 )
 
-// Arrive returns source with other moments. Requests stay in their order and are
-// counted anew from 0. A process that draws gives every request a moment, those of
-// a session too: theirs are the earliest at which they are sent, since they also
-// wait for the answer before them and for their delay. Closing the result closes source.
+// ApplyArrival returns source with other request times. Requests keep their order and are renumbered from 0.
+// A process with a rate sets the time of every request; for later requests of a session it is the earliest
+// time, since they also wait for the previous response and their delay. Closing the result closes source.
 func Arrive(source Source, a Arrival) (Source, error) {
 	if a.Process == "" {
 		a.Process = AsWritten
@@ -113,7 +111,7 @@ func Arrive(source Source, a Arrival) (Source, error) {
 	return &arrivals{Source: source, a: a, clock: newClock(a)}, nil
 }
 
-// What the generators of a seed are for.
+// The purposes of the random sources of a seed.
 const (
 	purposeArrival uint64 = 0xa1 + iota
 	purposeShape
@@ -121,7 +119,7 @@ const (
 	purposePictures
 )
 
-// arrivals is a Source whose moments are not those of the workload.
+// arrivalSource is a Source whose request times are not the workload's.
 type arrivals struct {
 	Source
 	a     Arrival
@@ -160,7 +158,7 @@ func (s *arrivals) Next(r *Request) error {
 	return nil
 }
 
-// place gives r its moment.
+// assignTime sets the time of r.
 func (s *arrivals) place(r *Request) error {
 	switch s.a.Process {
 	case Closed:
@@ -181,22 +179,22 @@ func (s *arrivals) place(r *Request) error {
 	return nil
 }
 
-// clock draws the moments of a process.
+// arrivalClock draws the request times of a process.
 type clock struct {
 	process Process
-	mean    float64 // distance in nanoseconds
+	mean    float64 // interval in nanoseconds
 	cv      float64
 	draw    random
 	count   int
 	now     time.Duration
 }
 
-// newClock returns the clock of a process that draws, at 0.
+// newArrivalClock returns the clock of a process with a rate, at 0.
 func newClock(a Arrival) clock {
 	return clock{process: a.Process, mean: 1e9 / a.Rate, cv: a.CV, draw: newRandom(a.Seed, purposeArrival)}
 }
 
-// next returns the next moment.
+// nextTime returns the next request time.
 func (c *clock) next() time.Duration {
 	switch c.process {
 	case Poisson:
@@ -204,7 +202,7 @@ func (c *clock) next() time.Duration {
 	case Gamma:
 		c.now += duration(c.mean * c.draw.gamma(1/float64(c.cv*c.cv)))
 	default:
-		// Of the whole, not of one distance, so that roundings do not add up.
+		// Computed from the count, so that rounding errors do not add up.
 		c.now = duration(c.mean * float64(c.count))
 	}
 	c.count++
@@ -212,12 +210,12 @@ func (c *clock) next() time.Duration {
 	return c.now
 }
 
-// duration returns so many nanoseconds, within what a workload may reach.
+// clampDuration returns ns nanoseconds, at most maxRequestTime.
 func duration(ns float64) time.Duration {
 	return time.Duration(min(math.Floor(ns), float64(maxAt)))
 }
 
-// onLine says where in its file a request is.
+// lineSuffix says where in its file a request is.
 func onLine(r *Request) string {
 	if r.Line == 0 {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"penstock/core/splitmix"
 )
 
-// conversation is one that has requests to come.
+// conversation is one which has requests left.
 type conversation struct {
 	number  int
 	name    string
@@ -15,13 +15,12 @@ type conversation struct {
 	pause   time.Duration // before it
 	left    int           // requests
 	group   int
-	said    int // tokens after the prefix: what the next request sends
+	said    int // tokens after the prefix which the next request sends
 	content uint64
 	draw    random
 }
 
-// converse makes the next request of any conversation: one that goes on or one that
-// begins, whichever is earlier.
+// makeTurn makes the next request of any conversation: of an open one or a new one, whichever is earlier.
 func (s *making) converse(r *Request) {
 	if !s.drawn {
 		s.coming, s.drawn = s.clock.next(), true
@@ -38,7 +37,7 @@ func (s *making) converse(r *Request) {
 	}
 }
 
-// beginning returns the conversation that begins next.
+// startConversation returns the conversation which starts next.
 func (s *making) beginning() conversation {
 	g := s.g
 	c := conversation{
@@ -46,14 +45,14 @@ func (s *making) beginning() conversation {
 		group: s.group.draw(&s.shape), content: s.name(ofConversation, s.begun),
 	}
 	c.draw = random{splitmix.Source(splitmix.Mix(c.content))}
-	c.left = 1 + c.draw.Below(2*g.turns-1) // turns in the mean
+	c.left = 1 + c.draw.Below(2*g.turns-1) // turns on average
 	c.said = min(length(&c.draw, g.first, g.vary), max(g.context-g.prefix, 1))
 	s.begun++
 	s.drawn = false
 	return c
 }
 
-// speak makes r the next request of c: everything that was said, answers too.
+// fillTurn makes r the next request of c: all previous prompts and responses are in its prompt.
 func (s *making) speak(r *Request, c *conversation) {
 	r.Session, r.At, r.Delay = c.name, c.at, c.pause
 	r.Output = length(&c.draw, s.g.output, s.g.vary)
@@ -63,7 +62,7 @@ func (s *making) speak(r *Request, c *conversation) {
 	s.put(r, c.content, c.said)
 }
 
-// goesOn moves c to the request after r, if there is one.
+// scheduleNextTurn moves c to the request after r, if there is one.
 func (s *making) goesOn(c *conversation, r *Request) bool {
 	g := s.g
 	c.left--
@@ -80,7 +79,7 @@ func (s *making) goesOn(c *conversation, r *Request) bool {
 	return true
 }
 
-// conversations is a heap with the earliest one first, of equals the older.
+// conversationHeap is a min-heap by time, then by number.
 type conversations []conversation
 
 func (h conversations) less(i, j int) bool {
@@ -99,7 +98,7 @@ func (h *conversations) push(c conversation) {
 	}
 }
 
-// fix puts the first one to its place after its moment has grown.
+// siftDown restores the heap after the time of the first one has grown.
 func (h conversations) fix() {
 	for i := 0; ; {
 		least := i
@@ -116,7 +115,7 @@ func (h conversations) fix() {
 	}
 }
 
-// pop drops the first one.
+// pop removes the first one.
 func (h *conversations) pop() {
 	last := len(*h) - 1
 	(*h)[0] = (*h)[last]

@@ -6,11 +6,10 @@ import (
 	"penstock/core/exact"
 )
 
-// exponential returns a draw from the exponential distribution with mean 1.
+// drawExponential returns a draw from the exponential distribution with mean 1.
 func (r *random) exponential() float64 { return -exact.Ln(r.unit()) }
 
-// normal returns a draw from the standard normal distribution, by Marsaglia's polar
-// method.
+// drawNormal returns a draw from the standard normal distribution, by Marsaglia's polar method.
 func (r *random) normal() float64 {
 	for {
 		x, y := float64(2*r.unit())-1, float64(2*r.unit())-1
@@ -21,9 +20,9 @@ func (r *random) normal() float64 {
 	}
 }
 
-// gamma returns a draw from the gamma distribution of this shape with mean 1: by
-// Marsaglia and Tsang, "A simple method for generating gamma variables" (2000); for
-// shapes below 1 as they say there, by a power of a uniform number.
+// drawGamma returns a draw from the gamma distribution of this shape with mean 1, by Marsaglia and Tsang, "A
+// simple method for generating gamma variables" (2000). For shapes below 1 it multiplies by a power of a
+// uniform number, as the paper describes.
 func (r *random) gamma(shape float64) float64 {
 	whole, power := shape, 1.0
 	if shape < 1 {

@@ -10,12 +10,11 @@ import (
 	"penstock/core/splitmix"
 )
 
-// pieceSize is the tokens of a block in a made-up prompt: what a prompt is put
-// together from begins at a multiple of it.
+// promptBlockTokens is the size of a block in a generated prompt; each content of a prompt starts at a block
+// boundary.
 const pieceSize = 16
 
-// generator is a made-up workload: its kind with all its parameters. Lengths are in
-// tokens and means of what is drawn.
+// generator is a synthetic workload: its kind and parameters. Lengths are means, in tokens.
 type generator struct {
 	kind     string
 	seed     uint64
@@ -26,25 +25,24 @@ type generator struct {
 	input, output int
 	vary          float64 // coefficient of variation of lengths and pauses
 
-	// A prompt begins with one of groups prefixes, chosen with popularity
-	// 1/rank^zipf; so are documents and images.
+	// A prompt starts with one of groups prefixes, chosen with popularity 1/rank^zipf; the same holds for
+	// documents and images.
 	groups, prefix int
 	zipf           float64
 
-	// Of a pool of documents, each request shows docs.
+	// Each request has docs documents of a pool of documents.
 	documents, document, docs int
-	// Of a pool of images, each request shows one first.
+	// Each request starts with one image of a pool of images.
 	images, imageTokens, width, height int
 
-	// Conversations have turns requests; what is said grows by input and output with
-	// each. The first request says first.
+	// Conversations have turns requests. The first request sends first tokens; each later one adds input
+	// tokens and the previous output.
 	turns, first int
 	think        time.Duration
 	context      int
 }
 
-// kinds returns the workloads that can be made up, with their defaults, and for
-// each the knobs beyond those that all have.
+// generatorKinds returns the kinds of synthetic workloads with their defaults.
 func kinds() []generator {
 	base := generator{requests: 1000, arrival: Poisson, rate: 10, cv: 2, vary: 0.5, zipf: 1, groups: 1, context: 131072}
 	with := func(change func(g *generator)) generator {
@@ -92,7 +90,7 @@ const (
 	mostOpen     = 1 << 20
 )
 
-// knobs returns the parameters that g's kind has.
+// parameters returns the parameters of g's kind.
 func (g *generator) knobs() []knob {
 	out := []knob{
 		whole("requests", &g.requests, 1, mostRequests),
@@ -127,15 +125,13 @@ func (g *generator) knobs() []knob {
 	return out
 }
 
-// ParseGenerator reads a workload to make up as a flag has it, such as
-// chat:rate=2,turns=8. What it gives is a function of the text and the seed. It holds the
-// conversations that are open and the popularity of its pools in memory, never
-// the workload.
+// ParseGenerator reads a synthetic workload from a flag, such as chat:rate=2,turns=8. Its requests are a
+// function of the text and the seed. It holds the open conversations and the popularity of its pools in
+// memory, never the workload.
 //
-// Each kind begins with the same parameters: requests, rate (of requests or, where there
-// are any, conversations a second), arrival (uniform, poisson, gamma) and its cv, input,
-// output, and vary, the coefficient of variation of all lengths. docs/replay.md
-// describes the kinds.
+// Each kind has the common parameters requests, rate (of requests or, where there are any, conversations a
+// second), arrival (uniform, poisson, gamma) and its cv, input, output, and vary, the coefficient of
+// variation of all lengths. docs/replay.md describes the kinds.
 func ParseGenerator(s string, seed uint64) (Workload, error) {
 	sp, err := parseSpec(s)
 	if err != nil {
@@ -159,7 +155,7 @@ func ParseGenerator(s string, seed uint64) (Workload, error) {
 	return nil, fmt.Errorf("generate: %q is none of %s", sp.kind, strings.Join(names, ", "))
 }
 
-// check refuses parameters that do not fit together.
+// checkParameters refuses inconsistent parameters.
 func (g *generator) check() error {
 	if g.docs > g.documents {
 		return fmt.Errorf("a request shows %d documents of a pool of %d", g.docs, g.documents)
@@ -195,12 +191,12 @@ func (g *generator) Open() (Source, error) {
 	return s, nil
 }
 
-// making is the source of a generator.
+// generatorSource is the source of a generator.
 type making struct {
 	g     *generator
 	clock clock
-	shape random // of all that is drawn for requests
-	names uint64 // from which contents are named
+	shape random // for everything drawn per request
+	names uint64 // content ids derive from it
 	count int
 
 	group, docs, images zipf
@@ -208,11 +204,11 @@ type making struct {
 
 	open   conversations
 	begun  int           // conversations
-	coming time.Duration // when the next one begins
-	drawn  bool          // coming is
+	coming time.Duration // when the next one starts
+	drawn  bool          // nextStart is set
 }
 
-// What a content of a made-up workload is.
+// The kinds of contents in a generated workload.
 const (
 	ofPrefix uint64 = iota + 1
 	ofDocument
@@ -221,7 +217,7 @@ const (
 	ofImage
 )
 
-// name returns the name of the n-th content of a kind.
+// contentID returns the id of the n-th content of a kind.
 func (s *making) name(kind uint64, n int) uint64 {
 	return splitmix.Mix(s.names ^ splitmix.Mix(kind<<56|uint64(n)))
 }
@@ -244,7 +240,7 @@ func (s *making) Next(r *Request) error {
 	return nil
 }
 
-// single makes a request that stands alone.
+// makeSingle makes a request outside a conversation.
 func (s *making) single(r *Request) {
 	g := s.g
 	r.At = s.clock.next()
@@ -278,8 +274,8 @@ func (s *making) isShown(n int) bool {
 	return false
 }
 
-// show makes a prompt of an image and a question. Its tokens have no names: those
-// of the image are made up from its id, the question is nobody else's.
+// makeImagePrompt makes a prompt of an image and a question. It has no blocks: the image tokens derive from
+// the image id, and the question is unique to the request.
 func (s *making) show(r *Request) {
 	g := s.g
 	id := s.name(ofImage, s.images.draw(&s.shape))
@@ -290,19 +286,19 @@ func (s *making) show(r *Request) {
 	r.BlockTokens = 0
 }
 
-// begin puts the prefix of a group into an empty prompt.
+// appendPrefix appends the prefix of a group to an empty prompt.
 func (s *making) begin(r *Request, group int) {
 	name := s.name(ofPrefix, group)
 	s.put(r, name, s.fixed(name, s.g.prefix))
 }
 
-// fixed returns the length of a content that has the same one wherever it is shown.
+// fixedLength returns the length of a content, the same in every request.
 func (s *making) fixed(name uint64, mean int) int {
 	own := random{splitmix.Source(name)}
 	return length(&own, mean, s.g.vary)
 }
 
-// put adds the first tokens of a content to a prompt, from the next block on.
+// appendContent appends the first tokens of a content to a prompt, from the next block on.
 func (s *making) put(r *Request, name uint64, tokens int) {
 	r.Input = len(r.Blocks)*pieceSize + tokens
 	for i := range (tokens + pieceSize - 1) / pieceSize {
@@ -310,7 +306,7 @@ func (s *making) put(r *Request, name uint64, tokens int) {
 	}
 }
 
-// length draws a length with this mean: of a gamma distribution, at least 1.
+// drawLength draws a length with this mean from a gamma distribution, at least 1.
 func length(r *random, mean int, vary float64) int {
 	if vary == 0 {
 		return mean

@@ -9,27 +9,25 @@ import (
 	"penstock/core/kv"
 )
 
-// IdealConfig is what the ideals are asked for.
+// IdealConfig configures [Ideals].
 type IdealConfig struct {
 	// BlockSize is in tokens. A cache holds whole blocks.
 	BlockSize int
-	// Workers are the numbers of workers to answer for, each with Blocks blocks.
+	// Workers are the cluster sizes to compute, each worker with Blocks blocks.
 	Workers []int
 	Blocks  int
-	// MostBlocks bounds what one cache keeps track of; 0 is 8 Mi blocks, 230 MB. A
-	// cache of more of them keeps track of a sample, a part of all hashes, and its share
-	// is an estimate.
+	// MaxBlocks bounds the blocks which one cache tracks; 0 is 8 Mi blocks, 230 MB. A larger cache tracks a
+	// sample of the hashes, and its share is an estimate.
 	MostBlocks int
 	Vocabulary Vocabulary
 }
 
 const defaultMostBlocks = 8 << 20
 
-// Ideals returns what caches could give for the requests of source, one Ideal for
-// each number of workers, in order: prompts come one after another, each is held
-// against the cache and then put into it. At most all tokens but one count as
-// cached, since an engine computes the last one to have its logits. Answers are not put in.
-// It reads source to its end.
+// Ideals returns the best cached share for the requests of source, one Ideal for each number of workers, in
+// order. Prompts are served one after another: each is looked up in the cache and then added to it. At most
+// all tokens but one count as cached, since an engine computes the last one for its logits. Responses are not
+// added. It reads source to its end.
 func Ideals(ctx context.Context, source Source, cfg IdealConfig) ([]Ideal, error) {
 	if cfg.MostBlocks == 0 {
 		cfg.MostBlocks = defaultMostBlocks
@@ -82,15 +80,15 @@ func Ideals(ctx context.Context, source Source, cfg IdealConfig) ([]Ideal, error
 	return out, nil
 }
 
-// idealCaches are an unbounded cache and bounded ones beside it.
+// idealCaches are an unbounded cache and several bounded ones.
 type idealCaches struct {
 	infinite *lru
 	hits     int64
 	bounded  []boundedCache
 }
 
-// boundedCache is a cache of so many blocks. As long as all blocks there ever were
-// fit, it is the unbounded one; then it becomes one of its own.
+// boundedCache is a cache of capacity blocks. While all blocks so far fit, it shares the unbounded cache;
+// after that it has its own.
 type boundedCache struct {
 	capacity  int
 	own       *lru
@@ -98,8 +96,8 @@ type boundedCache struct {
 	estimated bool
 }
 
-// serve holds a prompt's blocks against the caches, the first usable of which may
-// count, and puts them all in.
+// servePrompt looks up a prompt's blocks, where only the first usable may count as hits, and adds all of
+// them.
 func (c *idealCaches) serve(chain []kv.SeqHash, usable int) {
 	seen := int64(c.infinite.hits(chain[:usable]))
 	c.hits += seen

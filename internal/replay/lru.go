@@ -6,16 +6,14 @@ import (
 	"penstock/core/kv"
 )
 
-// lru is a set of blocks that drops what was not used for longest. A prompt's
-// blocks are put in from the last to the first, so that a block is always newer than those
-// that follow it: what is dropped is the end of a prefix, and a prefix is held up to the
-// first block that is missing.
+// lruCache is a set of blocks which evicts the least recently used. A prompt's blocks are added from the last
+// to the first, so that a block is always newer than its successors: eviction removes the ends of prefixes,
+// and a prefix is cached up to its first missing block.
 //
-// It keeps track of at most most blocks. When there are more, it goes on with half
-// of them, those whose hash has another leading zero, and half the capacity: what such a
-// sample sees is, times the same power of two, about what all would (Waldspurger and
-// others, "Efficient MRC construction with SHARDS", 2015). A block takes 16 bytes, and
-// 5 to 11 in the table.
+// It tracks at most maxBlocks blocks. Beyond that it keeps half of them, the ones whose hash has one more
+// leading zero, and half the capacity. The counts of such a sample, times the same power of two, estimate the
+// counts of all blocks (Waldspurger and others, "Efficient MRC construction with SHARDS", 2015). A block
+// takes 16 bytes, and 5 to 11 in the table.
 type lru struct {
 	capacity int // of the sample; 0 is no bound
 	most     int
@@ -34,16 +32,15 @@ func newLRU(capacity, most int) *lru {
 	return &lru{capacity: capacity, most: most, nodes: make([]lruNode, 1), table: make([]uint32, 1<<10)}
 }
 
-// size returns how many blocks are held, those that the sample stands for included.
+// blockCount returns the number of cached blocks, scaled up from the sample.
 func (l *lru) size() int { return (len(l.nodes) - 1) << l.skip }
 
-// sampled says whether a block belongs to the sample.
+// isSampled reports whether a block belongs to the sample.
 func (l *lru) sampled(h kv.SeqHash) bool { return bits.LeadingZeros64(uint64(h)) >= l.skip }
 
-// hits returns how many blocks of a prefix are held. Of a sample it is the length of
-// the prefix less what the missing ones stand for, which can be negative for one
-// prompt: misses are spread over many blocks, while hits are of a few popular ones that
-// the sample has or has not.
+// countHits returns how many blocks of a prefix are cached. With a sample it is the length of the prefix
+// minus the scaled-up misses, which can be negative for one prompt: misses are spread over many blocks, while
+// hits are of a few popular ones which the sample has or lacks.
 func (l *lru) hits(chain []kv.SeqHash) int {
 	for i, h := range chain {
 		if l.sampled(h) && l.table[l.find(h)] == 0 {
@@ -53,7 +50,7 @@ func (l *lru) hits(chain []kv.SeqHash) int {
 	return len(chain)
 }
 
-// members returns how many blocks belong to the sample.
+// countSampled returns how many blocks belong to the sample.
 func (l *lru) members(chain []kv.SeqHash) int {
 	if l.skip == 0 {
 		return len(chain)
@@ -67,7 +64,7 @@ func (l *lru) members(chain []kv.SeqHash) int {
 	return n
 }
 
-// put makes the blocks of a prompt the newest.
+// addPrompt makes the blocks of a prompt the newest.
 func (l *lru) put(chain []kv.SeqHash) {
 	for i := len(chain) - 1; i >= 0; i-- {
 		if l.sampled(chain[i]) {
@@ -109,7 +106,7 @@ func (l *lru) touch(h kv.SeqHash) {
 	l.link(n)
 }
 
-// thin goes on with half of the blocks.
+// halveSample keeps half of the blocks.
 func (l *lru) thin() {
 	half := newLRU(l.capacity/2, l.most)
 	half.skip = l.skip + 1
@@ -120,7 +117,7 @@ func (l *lru) thin() {
 	*l = *half
 }
 
-// clone returns a cache of another capacity with the newest of the blocks.
+// cloneWithCapacity returns a cache of another capacity with the newest blocks.
 func (l *lru) clone(capacity int) *lru {
 	out := newLRU(max(capacity>>l.skip, 1), l.most)
 	out.skip = l.skip
@@ -128,7 +125,7 @@ func (l *lru) clone(capacity int) *lru {
 	return out
 }
 
-// copyTo puts the blocks into o, from the oldest to the newest.
+// copyTo adds the blocks to o, from the oldest to the newest.
 func (l *lru) copyTo(o *lru) {
 	for n := l.nodes[0].prev; n != 0; n = l.nodes[n].prev {
 		if h := l.nodes[n].hash; o.sampled(h) {
@@ -143,7 +140,7 @@ func (l *lru) unlink(n uint32) {
 	l.nodes[node.next].prev = node.prev
 }
 
-// link makes a node the newest.
+// linkNewest makes a node the newest.
 func (l *lru) link(n uint32) {
 	head := &l.nodes[0]
 	l.nodes[n].prev, l.nodes[n].next = 0, head.next
@@ -151,11 +148,11 @@ func (l *lru) link(n uint32) {
 	l.nodes[0].next = n
 }
 
-// home returns the slot that a hash prefers. The leading bits say whether it is in the
-// sample, so that these are the last ones.
+// homeSlot returns the first slot to probe for a hash. It uses the low bits, since the leading bits select
+// the sample.
 func (l *lru) home(h kv.SeqHash) int { return int(uint64(h) & uint64(len(l.table)-1)) }
 
-// find returns the slot of a hash, or the empty one where it belongs.
+// findSlot returns the slot of a hash, or the empty slot where it belongs.
 func (l *lru) find(h kv.SeqHash) int {
 	at := l.home(h)
 	for l.table[at] != 0 && l.nodes[l.table[at]].hash != h {
@@ -164,8 +161,7 @@ func (l *lru) find(h kv.SeqHash) int {
 	return at
 }
 
-// forget takes a hash out of the table and moves those after it up, so that no
-// search ends before them.
+// removeHash removes a hash from the table and shifts its successors up, so that no probe sequence is broken.
 func (l *lru) forget(h kv.SeqHash) {
 	mask := len(l.table) - 1
 	hole := l.find(h)

@@ -8,7 +8,7 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Pictures say which pictures a workload's requests show before their text.
+// Pictures say which images a workload's requests show before their text.
 type Pictures struct {
 	kind                string
 	size, width, height int
@@ -17,24 +17,23 @@ type Pictures struct {
 	seed                uint64
 }
 
-// The kinds of pictures.
+// The kinds of images.
 const (
-	ownPictures    = "workload" // those that the workload has
+	ownPictures    = "workload" // the workload's own
 	pooledPictures = "pool"
 	uniquePictures = "unique"
 )
 
-// The largest picture, and the most that a request shows.
+// The largest image side, and the most images of a request.
 const (
 	mostSide     = 4096
 	mostPictures = 64
 )
 
-// ParsePictures reads pictures as a flag has them: workload for those that the workload
-// itself has; pool:size=N for N pictures that come again and again; unique for pictures of
-// which none comes again. Pools and unique pictures have width and height in pixels and
-// each, how many a request shows; a pool's popularity is 1/rank^zipf, by default equal.
-// What is drawn is a function of the text and the seed.
+// ParsePictures reads images from a flag: workload for the workload's own; pool:size=N for N images which
+// repeat; unique for images which never repeat. Pools and unique images have width and height in pixels and
+// each, the number in a request; a pool's popularity is 1/rank^zipf, by default equal. The draws are a
+// function of the text and the seed.
 func ParsePictures(s string, seed uint64) (*Pictures, error) {
 	sp, err := parseSpec(s)
 	if err != nil {
@@ -61,7 +60,7 @@ func ParsePictures(s string, seed uint64) (*Pictures, error) {
 	return p, nil
 }
 
-// Show returns the workload with its pictures.
+// AddPictures returns the workload with its images.
 func (p *Pictures) Show(w Workload) Workload {
 	if p.kind == ownPictures {
 		return w
@@ -69,7 +68,7 @@ func (p *Pictures) Show(w Workload) Workload {
 	return &illustrated{w, p}
 }
 
-// illustrated is a workload whose requests show pictures.
+// illustratedWorkload is a workload whose requests show images.
 type illustrated struct {
 	Workload
 	pictures *Pictures
@@ -88,13 +87,13 @@ func (w *illustrated) Open() (Source, error) {
 	return s, nil
 }
 
-// showing is the source of an illustrated workload.
+// illustratedSource is the source of an illustrated workload.
 type showing struct {
 	Source
 	p     *Pictures
 	draw  random
 	pool  zipf
-	count int // unique pictures so far
+	count int // unique images so far
 	shown []int
 }
 

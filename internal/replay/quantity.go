@@ -7,11 +7,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// longest is the longest time that a histogram holds; longer ones count as it.
+// longestTime is the longest time of a histogram; longer ones count as it.
 const longest = 30 * 24 * time.Hour
 
-// quantity collects times: their percentiles to three significant digits, the rest
-// exactly. What it takes does not depend on how many there are.
+// timeHistogram collects times: percentiles to three significant digits, the rest exactly. Its memory does
+// not depend on their number.
 type quantity struct {
 	histogram   *hdrhistogram.Histogram // of nanoseconds
 	count       int64
@@ -23,7 +23,7 @@ func newQuantity() quantity {
 	return quantity{histogram: hdrhistogram.New(1, int64(longest), 3)}
 }
 
-// add takes d, n times. A negative d is 0: clocks of two machines disagree.
+// addTimes adds d, n times. A negative d counts as 0: clocks of two machines disagree.
 func (q *quantity) add(d time.Duration, n int) {
 	if n <= 0 {
 		return
@@ -38,11 +38,11 @@ func (q *quantity) add(d time.Duration, n int) {
 	var carry uint64
 	q.low, carry = bits.Add64(q.low, low, 0)
 	q.high += high + carry
-	// It fails for what is out of its range alone.
+	// It fails only for values out of its range.
 	_ = q.histogram.RecordValues(min(v, int64(longest)), int64(n))
 }
 
-// mean returns the mean in nanoseconds, rounded down; 0 of nothing.
+// meanNanoseconds returns the mean in nanoseconds, rounded down; 0 if there are no times.
 func (q *quantity) mean() int64 {
 	if q.count == 0 {
 		return 0
@@ -51,14 +51,14 @@ func (q *quantity) mean() int64 {
 	return int64(mean)
 }
 
-// distribution describes what was collected.
+// toDistribution returns the distribution of the times.
 func (q *quantity) distribution() Distribution {
 	d := Distribution{Count: q.count, Mean: milliseconds(q.mean()), Min: milliseconds(q.least), Max: milliseconds(q.most)}
 	if q.count == 0 {
 		return d
 	}
-	// Ranks are integers, so that every machine takes the same bar: the library's own
-	// go through products of floats, which some processors round once and some twice.
+	// Ranks are integers, so that every machine chooses the same bar: the library's own ranks go through
+	// float products, which some processors round once and some twice.
 	wanted := [...]struct {
 		perMille int64
 		to       *float64
@@ -75,13 +75,13 @@ func (q *quantity) distribution() Distribution {
 	return d
 }
 
-// rank returns how many of n values are at or below the quantile: the nearest rank.
+// nearestRank returns the number of n values at or below the quantile.
 func rank(n, perMille int64) int64 {
 	whole, rest := n/1000, n%1000
 	return whole*perMille + (rest*perMille+999)/1000
 }
 
-// plot returns the histogram that a report draws.
+// toHistogram returns the histogram for a report.
 func (q *quantity) plot() Histogram {
 	var h Histogram
 	if q.count == 0 {
@@ -110,15 +110,14 @@ func (q *quantity) plot() Histogram {
 
 const (
 	plotLeast  = 1000 // nanoseconds
-	plotOctave = 8    // bounds for each doubling: a bar is 9 % wide
+	plotOctave = 8    // bounds per doubling: a bar is 9 % wide
 	plotCount  = 42 * plotOctave
 )
 
-// plotBounds returns the bounds of every plot in nanoseconds, so that plots of
-// several runs can be laid over one another: 2^(i/8) microseconds, up to beyond
-// the longest time.
+// plotBounds returns the bounds of all plots in nanoseconds, so that plots of several runs can be overlaid:
+// 2^(i/8) microseconds, beyond the longest time.
 func plotBounds() [plotCount]int64 {
-	// 2^(i/8), as written here rather than computed: math.Pow differs between processors.
+	// 2^(i/8) as constants: math.Pow differs between processors.
 	steps := [plotOctave]float64{
 		1, 1.0905077326652577, 1.189207115002721, 1.2968395546510096,
 		1.4142135623730951, 1.5422108254079407, 1.681792830507429, 1.8340080864093424,
@@ -130,5 +129,5 @@ func plotBounds() [plotCount]int64 {
 	return bounds
 }
 
-// milliseconds returns nanoseconds in the unit of results.
+// toMilliseconds converts nanoseconds to the unit of results.
 func milliseconds(ns int64) float64 { return float64(ns) / 1e6 }

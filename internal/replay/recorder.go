@@ -8,50 +8,48 @@ import (
 	"time"
 )
 
-// Measure says what a [Recorder] makes of the samples.
+// RecorderConfig configures a [Recorder].
 type Measure struct {
-	// Policy, Workers, BlockSize and Blocks go into the row. Where Workers is known,
-	// workers that served nothing count in the imbalance.
+	// Policy, Workers, BlockSize and Blocks are copied to the row. If Workers is known, idle workers count in
+	// the imbalance.
 	Policy            string
 	Workers           int
 	BlockSize, Blocks int
-	// SLO is what goodput is held against; the zero value is none.
+	// SLO is the objective of goodput; the zero value is none.
 	SLO SLO
-	// WarmupRequests leaves the requests with an Index below it out of the figures,
-	// Warmup those sent earlier than that.
+	// WarmupRequests excludes the requests with a lower Index from the figures, Warmup the ones sent earlier.
 	WarmupRequests int
 	Warmup         time.Duration
-	// Sender says whether the client can be late. Its lateness is then in the row.
+	// Sender says whether the client can be late. The row then has its lateness.
 	Sender Sender
 }
 
-// Sender is what kind of client sends the requests.
+// SenderKind is the kind of client which sends the requests.
 type Sender int
 
 const (
-	// Virtual clients send on the moment.
+	// VirtualSender sends exactly on time.
 	Virtual Sender = iota
-	// Real clients send when their machine lets them.
+	// RealSender sends when its machine schedules it.
 	Real
 )
 
 const (
 	maxErrorKinds = 32
 	maxWorkers    = 1 << 16
-	// otherErrors counts errors whose kinds are too many to tell apart.
+	// otherErrors counts errors of further kinds once there are maxErrorKinds.
 	otherErrors = "other"
 )
 
-// Recorder turns the samples of a run into a [Run]. It has one owner. What it takes
-// is bounded, however many requests there are: about 2.5 MB, and 40 bytes for each
-// worker.
+// Recorder turns the samples of a run into a [Run]. It has one owner. Its memory is bounded for any number of
+// requests: about 2.5 MB, and 40 bytes per worker.
 type Recorder struct {
 	cfg Measure
 
-	seen, counted  int64 // samples, and those in the figures
+	seen, counted  int64 // all samples, and the ones in the figures
 	errors, good   int
 	kinds          map[string]int
-	first, last    time.Duration // sent, done
+	first, last    time.Duration // sent, finished
 	input, cached  int64
 	output         int64
 	ttft, itl      quantity
@@ -59,12 +57,12 @@ type Recorder struct {
 	late           quantity
 	line           timeline
 	workers        map[uint64]*WorkerShare
-	recent         *WorkerShare // that of the sample before
+	recent         *WorkerShare // the worker of the previous sample
 	warmedUp       bool
 	skippedSamples int64
 }
 
-// NewRecorder returns a recorder that has seen nothing.
+// NewRecorder returns an empty recorder.
 func NewRecorder(cfg Measure) *Recorder {
 	return &Recorder{
 		cfg: cfg, kinds: map[string]int{}, workers: map[uint64]*WorkerShare{},
@@ -72,9 +70,8 @@ func NewRecorder(cfg Measure) *Recorder {
 	}
 }
 
-// Gap takes the pause between two tokens of a request, n times; those of answers
-// that break off later count too. Pauses until the
-// first request past the warm-up ends belong to the warm-up.
+// RecordGap records the time between two tokens of a request, n times, also for responses which fail later.
+// Gaps before the first request after the warm-up finishes belong to the warm-up.
 func (r *Recorder) Gap(between time.Duration, n int) {
 	if !r.warmedUp && r.warms() {
 		return
@@ -82,11 +79,11 @@ func (r *Recorder) Gap(between time.Duration, n int) {
 	r.itl.add(between, n)
 }
 
-// warms says whether there is a warm-up.
+// hasWarmup reports whether there is a warm-up.
 func (r *Recorder) warms() bool { return r.cfg.WarmupRequests > 0 || r.cfg.Warmup > 0 }
 
-// Sample takes a request that is over. Its times are from Sent: what the client is
-// late by is not the server's doing and is counted apart.
+// RecordSample records a finished request. Its times count from Sent: the client's lateness is not the
+// server's and is counted apart.
 func (r *Recorder) Sample(s *Sample) {
 	r.seen++
 	if s.Index < r.cfg.WarmupRequests || s.Sent < r.cfg.Warmup {
@@ -112,7 +109,7 @@ func (r *Recorder) Sample(s *Sample) {
 	r.answer(s, tick)
 }
 
-// fail counts a request without a whole answer.
+// countFailure counts a request without a complete response.
 func (r *Recorder) fail(s *Sample) {
 	r.errors++
 	kind := s.Error
@@ -122,7 +119,7 @@ func (r *Recorder) fail(s *Sample) {
 	r.kinds[kind]++
 }
 
-// answer counts a whole answer.
+// countAnswer counts a complete response.
 func (r *Recorder) answer(s *Sample, tick *tick) {
 	r.input += int64(s.Input)
 	r.cached += int64(s.Cached)
@@ -156,14 +153,14 @@ func (r *Recorder) answer(s *Sample, tick *tick) {
 	w.Output += int64(s.Output)
 }
 
-// met says whether an answer with these times keeps the bounds.
+// isMetBy reports whether a response with these times meets the bounds.
 func (o SLO) met(ttft, itl, e2e time.Duration) bool {
 	within := func(d time.Duration, bound float64) bool { return bound <= 0 || milliseconds(int64(d)) <= bound }
 	return within(ttft, o.TTFT) && within(itl, o.ITL) && within(e2e, o.E2E)
 }
 
-// worker returns the share of a worker. Those beyond a bound are counted as not
-// known: a server can send any number.
+// workerShare returns the share of a worker. Beyond maxWorkers ids count as unknown: a server can send any
+// number.
 func (r *Recorder) worker(id uint64) *WorkerShare {
 	if r.recent != nil && r.recent.Worker == id {
 		return r.recent
@@ -182,7 +179,7 @@ func (r *Recorder) worker(id uint64) *WorkerShare {
 	return w
 }
 
-// Run returns what was measured so far.
+// Run returns the results so far.
 func (r *Recorder) Run() Run {
 	shares := make([]WorkerShare, 0, len(r.workers))
 	for _, w := range r.workers {
@@ -190,7 +187,7 @@ func (r *Recorder) Run() Run {
 	}
 	slices.SortFunc(shares, func(a, b WorkerShare) int { return cmp.Compare(a.Worker, b.Worker) })
 	if len(shares) == 1 && shares[0].Worker == 0 {
-		shares = nil // nobody says who served what
+		shares = nil // the workers are unknown
 	}
 	run := Run{
 		Row: Row{
@@ -235,8 +232,7 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// imbalance returns the busiest worker's work over the mean. Work that nobody is
-// known to have done is left out.
+// computeImbalance returns the busiest worker's work over the mean. Work of unknown workers is left out.
 func imbalance(shares []WorkerShare, workers int) float64 {
 	var most, sum int64
 	known := 0
@@ -259,17 +255,16 @@ const (
 	mostTolerated  = 100 // milliseconds
 )
 
-// tolerated returns the lateness in milliseconds that one request in a hundred may
-// exceed before the figures are marked: a twentieth of the mean time to the first
-// token, since late requests come in heaps and what they then wait for one another is
-// counted as the server's time. Below a millisecond it is the noise of timers and
-// schedulers. Above a tenth of a second the client is too slow whatever the server is:
-// it will be late in reading tokens too.
+// toleratedLateness returns the lateness in milliseconds which one request in a hundred may exceed before the
+// figures are marked: a twentieth of the mean time to the first token, since late requests come in bursts and
+// their waiting for each other is counted as the server's time. Below a millisecond it is the noise of timers
+// and schedulers. Above a tenth of a second the client is too slow for any server: it will read tokens late
+// too.
 func tolerated(meanTTFT float64) float64 {
 	return max(leastTolerated, min(meanTTFT/20, mostTolerated))
 }
 
-// Notes returns sentences that the reader of the run must see.
+// Notes returns sentences which the reader of the run must see.
 func (r *Recorder) Notes() []string {
 	var notes []string
 	if r.skippedSamples > 0 {

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// spec is a choice with its parameters as a flag has them: kind:key=value,key=value.
+// flagSpec is a kind with parameters in the form of a flag: kind:key=value,key=value.
 type spec struct {
 	kind   string
 	values map[string]string
 }
 
-// parseSpec takes s apart.
+// parseFlagSpec parses s.
 func parseSpec(s string) (spec, error) {
 	kind, rest, _ := strings.Cut(s, ":")
 	out := spec{kind: strings.TrimSpace(kind), values: map[string]string{}}
@@ -36,14 +36,13 @@ func parseSpec(s string) (spec, error) {
 	return out, nil
 }
 
-// knob is a parameter of a choice: where its value goes and what it may be.
+// parameter is a parameter of a kind, with its destination and check.
 type knob struct {
 	name string
 	set  func(value string) error
 }
 
-// turn sets the knobs by the values of s. It names what there is if a key is not
-// among them.
+// applyParameters sets the parameters to the values of s. For an unknown key the error lists the known ones.
 func (s *spec) turn(knobs []knob) error {
 	left := len(s.values)
 	for _, k := range knobs {
@@ -75,7 +74,7 @@ func (s *spec) turn(knobs []knob) error {
 	return fmt.Errorf("%s has no parameter %s; it has %s", s.kind, strings.Join(unknown, ", "), strings.Join(names, ", "))
 }
 
-// whole is a knob for an integer from least to most.
+// intParameter is an integer parameter from least to most.
 func whole(name string, to *int, least, most int) knob {
 	return knob{name, func(value string) error {
 		n, err := strconv.Atoi(value)
@@ -87,7 +86,7 @@ func whole(name string, to *int, least, most int) knob {
 	}}
 }
 
-// number is a knob for a number from least to most.
+// floatParameter is a number parameter from least to most.
 func number(name string, to *float64, least, most float64) knob {
 	return knob{name, func(value string) error {
 		x, err := strconv.ParseFloat(value, 64)
@@ -99,7 +98,7 @@ func number(name string, to *float64, least, most float64) knob {
 	}}
 }
 
-// period is a knob for a time of at most a day.
+// durationParameter is a time of at most a day.
 func period(name string, to *time.Duration) knob {
 	return knob{name, func(value string) error {
 		d, err := time.ParseDuration(value)
@@ -111,7 +110,7 @@ func period(name string, to *time.Duration) knob {
 	}}
 }
 
-// choice is a knob for one of some words.
+// choiceParameter is one of several words.
 func choice[T ~string](name string, to *T, words ...T) knob {
 	return knob{name, func(value string) error {
 		if !slices.Contains(words, T(value)) {
@@ -122,7 +121,7 @@ func choice[T ~string](name string, to *T, words ...T) knob {
 	}}
 }
 
-// list prints words for a message.
+// joinWords joins words for a message.
 func list[T ~string](words []T) string {
 	out := make([]string, len(words))
 	for i, w := range words {

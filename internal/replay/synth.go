@@ -8,10 +8,9 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Vocabulary is the range of ids [Low, High) that made-up prompts consist of. The
-// zero value is [256, 1280): in most vocabularies those are plain words, past the
-// special tokens and the bytes. Another Seed gives other prompts of the same shape, which
-// share nothing with those that a server may still have in its cache.
+// Vocabulary is the range of ids [Low, High) of generated prompts. The zero value is [256, 1280): in most
+// vocabularies those are plain words, past the special tokens and the bytes. Another Seed gives other prompts
+// of the same shape, which share nothing with what a server may still have cached.
 type Vocabulary struct {
 	Low, High kv.Token
 	Seed      uint64
@@ -22,7 +21,7 @@ const (
 	defaultHigh kv.Token = 1280
 )
 
-// What a piece of a prompt is made from. Pieces of different kinds share nothing.
+// The kinds of prompt content. Content of different kinds shares nothing.
 const (
 	pieceBlock uint64 = iota + 1
 	pieceUnique
@@ -30,15 +29,14 @@ const (
 	pieceText
 )
 
-// bytesPerToken is what a token of English is counted as where no tokenizer is at
-// hand.
+// bytesPerToken is the assumed length of an English token where no tokenizer is available.
 const bytesPerToken = 4
 
-// TextTokens is how many tokens a text of so many bytes counts as where no tokenizer
-// is at hand: one for each four bytes begun.
+// CountTextTokens estimates the tokens of a text of this many bytes without a tokenizer: one for every four
+// bytes, rounded up.
 func TextTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-// PromptTokens is how many tokens [AppendTokens] makes of r.
+// CountPromptTokens returns how many tokens [AppendTokens] makes of r.
 func PromptTokens(r *Request) int {
 	switch {
 	case len(r.Tokens) > 0:
@@ -53,21 +51,21 @@ func PromptTokens(r *Request) int {
 	return max(r.Input, 0)
 }
 
-// AppendTokens appends the prompt of r as token ids. It is the one place that says
-// which tokens a workload stands for, so that a simulated worker and a server see
-// the same prefixes:
+// AppendTokens appends the prompt of r as token ids. Only this function decides which tokens a workload
+// stands for, so that a simulated worker and a server see the same prefixes:
 //
-//   - Tokens are taken as they are.
-//   - Of Blocks, each is BlockTokens ids that are a function of its name and v; the
-//     prompt is cut to Input, and what the blocks do not reach is made up from Index.
-//   - Messages (after Tools), Text and Payload are one token for each four bytes begun, a
-//     function of those four bytes, so that texts with an equal beginning have equal
-//     first tokens.
-//   - Otherwise the prompt is Input ids: first those of Media, a function of their ids, then
-//     some that are a function of Index and share nothing with other requests.
+//   - Tokens are copied.
 //
-// What is made up is another thing under another Model or Salt, as a cache keeps
-// those apart.
+//   - Each of Blocks is BlockTokens ids, a function of its name and v. The prompt is cut to Input;
+//     what the blocks do not cover derives from Index.
+//
+//   - Messages (after Tools), Text and Payload are one token for every four bytes, rounded up, a
+//     function of those four bytes, so that texts with a common beginning have common first tokens.
+//
+//   - Otherwise the prompt is Input ids: first the ids of Media, a function of their ids, then ids
+//     which are a function of Index and share nothing with other requests.
+//
+// Generated tokens differ between Models and Salts, as a cache keeps those apart.
 func AppendTokens(dst []kv.Token, r *Request, v Vocabulary) []kv.Token {
 	if v.High <= v.Low {
 		v.Low, v.High = defaultLow, defaultHigh
@@ -111,7 +109,7 @@ func AppendTokens(dst []kv.Token, r *Request, v Vocabulary) []kv.Token {
 	return dst
 }
 
-// grow returns dst with length n, its new elements undefined.
+// growTokens returns dst with length n; its new elements are undefined.
 func grow(dst []kv.Token, n int) []kv.Token {
 	if n <= cap(dst) {
 		return dst[:n]
@@ -121,8 +119,8 @@ func grow(dst []kv.Token, n int) []kv.Token {
 	return bigger
 }
 
-// fill makes all of dst up from a name: the i-th id depends on the name, on i and
-// on nothing else, so that a piece that is cut short is a prefix of the whole.
+// fillTokens fills dst from a name: the i-th id depends on the name and i only, so that a shorter fill is a
+// prefix of a longer one.
 func (v *Vocabulary) fill(dst []kv.Token, piece, name uint64) {
 	width, low := uint64(v.High-v.Low), v.Low
 	state := splitmix.Mix(splitmix.Mix(name) ^ splitmix.Mix(v.Seed*splitmix.Step+piece))
@@ -138,12 +136,11 @@ func (v *Vocabulary) fill(dst []kv.Token, piece, name uint64) {
 	}
 }
 
-// appendBytes appends a token for every four bytes of text, the last of which may
-// be fewer.
+// appendTextTokens appends a token for every four bytes of text; the last may have fewer.
 func appendBytes[T string | ~[]byte](dst []kv.Token, text T, v Vocabulary) []kv.Token {
 	width, key := uint64(v.High-v.Low), splitmix.Mix(v.Seed*splitmix.Step+pieceText)
 	for i := 0; i < len(text); i += bytesPerToken {
-		word := uint64(min(len(text)-i, bytesPerToken)) // "a" is not "a\x00"
+		word := uint64(min(len(text)-i, bytesPerToken)) // distinguishes "a" from "a\x00"
 		for j := i; j < min(len(text), i+bytesPerToken); j++ {
 			word = word<<8 | uint64(text[j])
 		}
@@ -153,7 +150,7 @@ func appendBytes[T string | ~[]byte](dst []kv.Token, text T, v Vocabulary) []kv.
 	return dst
 }
 
-// hashText names a text by 64 bits (FNV-1a, mixed).
+// hashText hashes a text to 64 bits (FNV-1a, mixed).
 func hashText(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

@@ -7,22 +7,22 @@ const (
 	firstStep = 100 * time.Millisecond
 )
 
-// timeline is what happened when, in at most maxPoints steps of equal length: when
-// a run grows longer than they reach, the steps double.
+// timeline counts events over time in at most maxPoints steps of equal length: when a run outgrows them, the
+// step doubles.
 type timeline struct {
 	step   time.Duration
 	points []tick
 }
 
-// tick is a Point while it is being counted.
+// timelineStep accumulates a Point.
 type tick struct {
 	sent, errors          int
 	input, cached, output int64
 	ttft, itl             int64 // sums, in nanoseconds
-	answers, paced        int64 // that they are of
+	answers, paced        int64 // how many are in each sum
 }
 
-// at returns the tick of a moment.
+// stepAt returns the step of a time.
 func (l *timeline) at(when time.Duration) *tick {
 	if l.step == 0 {
 		l.step = firstStep
@@ -38,7 +38,7 @@ func (l *timeline) at(when time.Duration) *tick {
 	return &l.points[i]
 }
 
-// halve makes of every two steps one.
+// mergePairs merges every two steps.
 func (l *timeline) halve() {
 	n := (len(l.points) + 1) / 2
 	for i := range n {
@@ -64,7 +64,7 @@ func (t *tick) add(o *tick) {
 	t.paced += o.paced
 }
 
-// plot returns the points as a report draws them.
+// toPoints returns the points for a report.
 func (l *timeline) plot() []Point {
 	out := make([]Point, len(l.points))
 	for i, t := range l.points {

@@ -6,10 +6,9 @@ import (
 	"penstock/core/exact"
 )
 
-// zipf draws from n things with a popularity of 1/rank^a. It takes 8 bytes for
-// each.
+// zipfSampler draws from n items with a popularity of 1/rank^a. It takes 8 bytes per item.
 type zipf struct {
-	upTo []float64 // popularity of this thing and those before it
+	upTo []float64 // popularity summed up to this item
 }
 
 func newZipf(n int, a float64) zipf {
@@ -22,7 +21,7 @@ func newZipf(n int, a float64) zipf {
 	return z
 }
 
-// draw returns a number from 0, the most popular thing.
+// drawRank returns a number from 0, the most popular item.
 func (z *zipf) draw(r *random) int {
 	x := r.unit() * z.upTo[len(z.upTo)-1]
 	return min(sort.SearchFloat64s(z.upTo, x), len(z.upTo)-1)

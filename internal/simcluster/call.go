@@ -7,27 +7,32 @@ import (
 	"penstock/internal/replay"
 )
 
-// callState is where a call is at its worker.
+// callState is the state of a call at its worker.
+//
+//	callSent       sent to the worker
+//	callQueued     accepted, not yet scheduled
+//	callRunning    scheduled
+//	callFinished   its last frame was sent
 type callState uint8
 
 const (
-	sent    callState = iota // on its way
-	inbox                    // taken, and not yet in the schedule
-	running                  // in the schedule
-	over                     // its last frame is on its way
+	sent    callState = iota // sent to the worker
+	inbox                    // accepted, not yet scheduled
+	running                  // scheduled
+	over                     // its last frame was sent
 )
 
-// call is one attempt of a task at one worker. Both sides of it may end it.
+// attempt is one call of a task to one worker. Either side may end it.
 type call struct {
 	task, worker uint32
-	life         uint32 // of those at this place: frames of earlier ones are void
+	life         uint32 // of the slot: frames of earlier generations are ignored
 	state        callState
-	client       bool // somebody waits for its frames
+	client       bool // a client waits for its frames
 	index        int  // of the request
 	prompt       int
-	generated    int // tokens of the answer, so far
+	generated    int // response tokens so far
 	limit        int
-	media        int // tokens at the beginning of the prompt that media fill
+	media        int // media tokens at the start of the prompt
 }
 
 func (cl *call) reset(at uint32, t *task, worker uint32) {
@@ -37,8 +42,8 @@ func (cl *call) reset(at uint32, t *task, worker uint32) {
 	}
 }
 
-// placeholders returns how many tokens of a prompt media fill: they come first
-// where the prompt's content is not given otherwise.
+// countMediaTokens returns how many prompt tokens are media: they come first where the prompt's content is
+// not given otherwise.
 func placeholders(r *replay.Request) int {
 	if len(r.Tokens)+len(r.Text)+len(r.Messages)+len(r.Payload)+len(r.Blocks) > 0 {
 		return 0
@@ -50,7 +55,7 @@ func placeholders(r *replay.Request) int {
 	return min(n, r.Input)
 }
 
-// drop ends the client's side of a call.
+// cancelCall ends the client's side of a call.
 func (c *cluster) drop(at uint32) {
 	cl := &c.calls.all[at]
 	cl.client = false
@@ -60,14 +65,14 @@ func (c *cluster) drop(at uint32) {
 	}
 }
 
-// forget makes the place of a call that has ended on both sides vacant.
+// freeCall frees the slot of a call which has ended on both sides.
 func (c *cluster) forget(at uint32) {
 	c.calls.all[at].life++
 	c.calls.all[at].state = over
 	c.calls.give(at)
 }
 
-// frameKind is what a frame says.
+// frameKind is the kind of a frame.
 type frameKind uint8
 
 const (
@@ -76,17 +81,17 @@ const (
 	failure
 )
 
-// frame is what a worker sends back.
+// responseFrame is a message from a worker to a client.
 type frame struct {
 	call, life uint32
 	kind       frameKind
 	code       fault.Code // of a failure
-	last       bool       // the token ends the answer
-	position   int        // of the token in the answer
-	cached     int        // tokens of the prompt
+	last       bool       // the token ends the response
+	position   int        // of the token in the response
+	cached     int        // prompt tokens
 }
 
-// batch returns an empty batch of frames.
+// newBatch returns an empty batch of frames.
 func (c *cluster) batch() uint32 {
 	at := c.batches.take()
 	c.batches.all[at] = c.batches.all[at][:0]
@@ -103,7 +108,7 @@ func (c *cluster) put(batch uint32, f frame) {
 	c.batches.all[batch] = append(c.batches.all[batch], f)
 }
 
-// send sends a batch of frames to their clients.
+// sendBatch sends a batch of frames to their clients.
 func (c *cluster) send(batch uint32, delay time.Duration) {
 	if len(c.batches.all[batch]) == 0 {
 		c.recycle(batch)

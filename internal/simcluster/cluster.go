@@ -16,7 +16,7 @@ import (
 	"penstock/internal/replay"
 )
 
-// cluster is a run in progress.
+// cluster is the state of a run.
 type cluster struct {
 	cfg    Config
 	record Recorder
@@ -26,50 +26,48 @@ type cluster struct {
 
 	workers []worker
 	routers []router
-	matches bool      // whether choices depend on what is cached
+	matches bool      // whether decisions depend on cached blocks
 	pool    *sim.Pool // nil if there is none
 	follow  bool      // whether routers follow cache events for that
 
 	source   replay.Source
-	head     replay.Request // the next of source, unless drained
+	head     replay.Request // the next request of source, unless drained
 	drained  bool
 	sessions map[string]*session
-	served   int // requests begun
+	served   int // requests started
 
-	// tasks, calls, batches and parcels are numbered by their places; those of the
-	// vacant are in the free lists.
+	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
 	tasks   slab[task]
 	calls   slab[call]
 	batches slab[[]frame]
 	parcels slab[parcel]
 	copies  slab[copying]
-	// requests are those of routers to workers on their way.
+	// requests are resync requests of routers in flight to workers.
 	requests slab[feed.Request]
 	pings    slab[ping]
 	letters  slab[letter]
 
-	prompt   []kv.Token // of the task whose serial is promptOf
+	prompt   []kv.Token // of the task with serial promptSerial
 	promptOf uint64
 	serial   uint64
 	chain    []kv.SeqHash
 	blocks   []kv.BlockHash
 	match    prefix.Match
-	overlaps []kv.Overlap // what events say
-	guesses  []kv.Overlap // what is predicted
+	overlaps []kv.Overlap // from events
+	guesses  []kv.Overlap // from predictions
 	merged   []kv.Overlap
-	defect   error // of the cluster itself
-	// decided, if not nil, is told of each decision; it is for tests.
+	defect   error // an internal error of the simulation
+	// onDecision, if not nil, is called with each decision; for tests.
 	decided func(*task, *route.Query, route.Decision)
 }
 
-// slab is a set of values that keep their places.
+// arena is a set of values with stable slots.
 type slab[T any] struct {
 	all    []T
 	vacant []uint32
 }
 
-// take returns a vacant place. Its value is that of its last use. It invalidates
-// pointers to others.
+// takeSlot returns a free slot, with the value of its last use. It invalidates pointers to other values.
 func (s *slab[T]) take() uint32 {
 	if last := len(s.vacant) - 1; last >= 0 {
 		at := s.vacant[last]
@@ -83,7 +81,7 @@ func (s *slab[T]) take() uint32 {
 
 func (s *slab[T]) give(at uint32) { s.vacant = append(s.vacant, at) }
 
-// used returns how many places are not vacant.
+// usedCount returns how many slots are in use.
 func (s *slab[T]) used() int { return len(s.all) - len(s.vacant) }
 
 func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, error) {
@@ -124,10 +122,10 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	return c, nil
 }
 
-// finished reports whether every request is over.
+// isFinished reports whether every request has finished.
 func (c *cluster) finished() bool { return c.drained && c.tasks.used() == 0 }
 
-// step lets the next event happen.
+// runEvent runs the next event.
 func (c *cluster) step() error {
 	e := c.queue.pop()
 	c.now = e.at
@@ -192,7 +190,7 @@ func (c *cluster) step() error {
 	return c.defect
 }
 
-// readAhead takes the next request of the source and has it arrive.
+// readAhead reads the next request of the source and schedules its arrival.
 func (c *cluster) readAhead() error {
 	err := c.source.Next(&c.head)
 	switch {
@@ -213,20 +211,19 @@ func (c *cluster) readAhead() error {
 	return nil
 }
 
-// maxIdle bounds the pauses of a workload: what a cluster does in them (workers report
-// their load, routers tidy up) takes time to compute, and a hundred years of it never
-// end.
+// maxIdle bounds the pauses of a workload: the cluster's periodic work (load reports, router upkeep) takes
+// real time to simulate, and a pause of a hundred years would never end.
 const maxIdle = 31 * 24 * time.Hour
 
-// session is a conversation: at most one of its requests is on its way.
+// sessionState is a conversation: at most one of its requests is in flight.
 type session struct {
 	busy  bool
-	ended kv.Mono  // of the last answer
+	ended kv.Mono  // end of the last response
 	begun bool     // there was one
-	queue []uint32 // tasks that wait for it
+	queue []uint32 // tasks which wait for it
 }
 
-// arrive makes a task of the source's next request.
+// addTask makes a task of the source's next request.
 func (c *cluster) arrive() error {
 	at := c.tasks.take()
 	t := &c.tasks.all[at]
@@ -254,7 +251,7 @@ func (c *cluster) arrive() error {
 	return c.readAhead()
 }
 
-// free lets the next request of a session go.
+// releaseSession starts the next request of a session.
 func (c *cluster) free(s *session) {
 	s.busy, s.begun, s.ended = false, true, c.now
 	if len(s.queue) == 0 {
@@ -268,7 +265,7 @@ func (c *cluster) free(s *session) {
 	c.queue.push(t.due, send, at, 0)
 }
 
-// after returns when a task is due that follows another one of its session.
+// dueAfterSession returns when the next task of a session is due.
 func (c *cluster) after(t *task, s *session) kv.Mono {
 	if t.request.Delay > maxIdle {
 		c.defect = fmt.Errorf("simcluster: request %d is to be sent %v after the answer before it, and a pause may be %v at most: look at the unit of the workload's times", t.request.Index, t.request.Delay, maxIdle)
@@ -277,7 +274,7 @@ func (c *cluster) after(t *task, s *session) kv.Mono {
 	return max(kv.Mono(t.request.At), s.ended.Add(t.request.Delay))
 }
 
-// expand makes the prompt of a task.
+// expandPrompt makes the prompt of a task.
 func (c *cluster) expand(t *task) []kv.Token {
 	if c.promptOf != t.serial {
 		c.prompt = replay.AppendTokens(c.prompt[:0], &t.request, c.cfg.Vocabulary)
@@ -286,5 +283,5 @@ func (c *cluster) expand(t *task) []kv.Token {
 	return c.prompt
 }
 
-// since is the time of an event from the beginning of the run.
+// sinceStart returns a time as a duration from the start of the run.
 func since(m kv.Mono) time.Duration { return time.Duration(m) }

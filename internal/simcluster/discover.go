@@ -9,25 +9,25 @@ import (
 	"penstock/core/route"
 )
 
-// discover tells a router who is registered.
+// updateMembers updates a router's set of registered workers.
 func (c *cluster) discover(number int) {
 	r := &c.routers[number]
 	r.watched, r.targets = r.watched[:0], r.targets[:0]
 	for i := range c.workers {
 		w, m := &c.workers[i], &r.members[i]
 		switch {
-		case !w.registered && !m.known: // what a stranger publishes has its time
+		case !w.registered && !m.known: // events of unregistered workers are kept for the grace period
 			continue
 		case !w.registered:
 			r.lose(c.now, w.id)
 			*m = member{}
 			continue
 		case !m.known:
-			if h, fed := r.tracker.Health(w.id); fed && h.Epoch < w.registeredEpoch { // late, of a life that was over
+			if h, fed := r.tracker.Health(w.id); fed && h.Epoch < w.registeredEpoch { // a late event of an earlier epoch
 				r.forget(c.now, w.id, w.registeredEpoch)
 			}
 			m.known, m.epoch, m.since = true, w.registeredEpoch, c.now
-		case m.epoch != w.registeredEpoch: // another life: nothing of the old one holds
+		case m.epoch != w.registeredEpoch: // a new epoch: nothing of the old one is valid
 			r.forget(c.now, w.id, w.registeredEpoch)
 			source, epoch, since := m.source, m.sourceEpoch, m.sourceSince
 			*m = member{known: true, epoch: w.registeredEpoch, since: c.now, source: source, sourceEpoch: epoch, sourceSince: since}
@@ -58,8 +58,7 @@ func (c *cluster) discover(number int) {
 	}
 }
 
-// forget drops what is known of a life of w before epoch. What its new life has
-// published already stays.
+// forgetEarlierEpochs drops the state of w before epoch. What the new epoch has already published stays.
 func (r *router) forget(now kv.Mono, w kv.Worker, epoch uint64) {
 	if h, ok := r.tracker.Health(w); ok && h.Epoch >= epoch {
 		return
@@ -68,8 +67,7 @@ func (r *router) forget(now kv.Mono, w kv.Worker, epoch uint64) {
 	r.members[w.ID-1].source = false
 }
 
-// lose drops what is known of a worker that is gone. What it said last of pools may not
-// have come.
+// removeWorker drops the state of a removed worker. Its last pool events may not have arrived.
 func (r *router) lose(now kv.Mono, w kv.Worker) {
 	if h, _ := r.tracker.Health(w); h.Lagging {
 		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
@@ -78,14 +76,14 @@ func (r *router) lose(now kv.Mono, w kv.Worker) {
 	r.drop(w)
 }
 
-// tidy does what time alone brings about.
+// runUpkeep does the periodic work.
 func (r *router) tidy(c *cluster) {
 	r.ticks(c.now)
 	r.active.Expire(c.now)
 	r.tell(c)
 	for i := range r.members {
 		if r.members[i].known {
-			r.settle(c, uint32(i)) // what a worker said of itself has its time
+			r.settle(c, uint32(i)) // a worker's load report expires
 			w := kv.Worker{ID: kv.WorkerID(i + 1)}
 			if r.active.Load(w).Requests > 0 {
 				r.health.Expect(c.now, w.ID)
@@ -113,8 +111,8 @@ func (r *router) tidy(c *cluster) {
 	r.ask(c)
 }
 
-// dropStrangers forgets the workers, and the later lives of workers, whose events
-// came and that were not registered within the grace.
+// dropUnregistered drops workers and newer epochs whose events arrived but which did not register within the
+// grace period.
 func (r *router) dropStrangers(c *cluster) {
 	for i := range r.members {
 		m := &r.members[i]
@@ -126,7 +124,7 @@ func (r *router) dropStrangers(c *cluster) {
 	}
 }
 
-// compare holds what a worker says it has published against what has arrived.
+// checkClaim compares what a worker claims to have published with what has arrived.
 func (r *router) compare(c *cluster, w kv.Worker, m *member) {
 	var claim feed.Claim
 	if m.reported {

@@ -10,32 +10,30 @@ import (
 	"penstock/core/splitmix"
 )
 
-// Faults are what goes wrong on the planes and in the processes, by the seed of the
-// run. Shares are from 0 to 1. The zero value is a cluster in which nothing does.
+// Faults are injected on the planes and in the processes, by the seed of the run. Shares are from 0 to 1. The
+// zero value injects none.
 type Faults struct {
-	// Until is when faults stop; 0 is never.
+	// Until is when injection stops; 0 is never.
 	Until time.Duration
 
-	// Of each record of cache events on its way to a router: the shares that are lost,
-	// come twice, and come late, by up to MostLate, so that others overtake them.
+	// Shares of the cache event records to a router which are lost, duplicated, and delayed by up to
+	// MaxLateness, so that others overtake them.
 	RecordsLost, RecordsRepeated, RecordsLate float64
 	MostLate                                  time.Duration
-	// ResyncsLost, LoadsLost and PingsLost are shares of the requests to describe
-	// a cache, of load reports, and of pings.
+	// ResyncsLost, LoadsLost and PingsLost are shares of the resync requests, of load reports, and of pings.
 	ResyncsLost, LoadsLost, PingsLost float64
-	// CallsBroken is the share of calls that fail on their way, and as large a share of
-	// those that were accepted, at any of their tokens.
+	// CallsBroken is the share of calls which fail in transit, and the same share of accepted calls, at any
+	// of their tokens.
 	CallsBroken float64
-	// Slow is the share of passes that take SlowBy times as long.
+	// Slow is the share of passes which take SlowBy times as long.
 	Slow   float64
 	SlowBy int
-	// CrashEvery is the mean time for which a worker lives; 0 is for ever. It comes
-	// back, in a new life and with an empty cache, after up to MostDown and
-	// the time that its engine takes to start. Discovery
-	// learns of a death after Lease, and of a life at once or up to MostLate later.
+	// CrashEvery is the mean lifetime of a worker; 0 is for ever. It restarts, with a new epoch and an empty
+	// cache, after up to MaxDowntime plus its engine's start time. Discovery removes a dead worker after
+	// Lease, and adds a new one at once or up to MaxLateness later.
 	CrashEvery, MostDown, Lease time.Duration
-	// Leaves is the share of lives that end as planned: the worker says that it leaves, refuses
-	// what is new, and after Drain ends what is left.
+	// DrainShare is the share of lifetimes which end in a drain: the worker reports it, refuses new calls,
+	// and aborts the rest after Drain.
 	Leaves float64
 	Drain  time.Duration
 }
@@ -58,8 +56,8 @@ func (f *Faults) ensureDefaults() {
 const (
 	// maxSlow times the longest pass is within the virtual clock.
 	maxSlow = 100
-	// leastLife is the shortest mean life of a worker. Time passes by the events of the
-	// run: with lives of nanoseconds it would stand still.
+	// minLifetime is the shortest mean lifetime of a worker. Time advances by events: with lifetimes of
+	// nanoseconds it would not advance.
 	leastLife = time.Millisecond
 )
 
@@ -79,18 +77,18 @@ func (f *Faults) validate() error {
 	return errors.Join(errs...)
 }
 
-// chaos draws the faults.
+// faultInjector draws the faults.
 type chaos struct {
 	Faults
 	random random
-	late   [2]time.Duration // scratch of copies
+	late   [2]time.Duration // scratch of copyDelays
 }
 
 func newChaos(f Faults, seed uint64) chaos {
 	return chaos{Faults: f, random: random{splitmix.Source(derive(seed, 1))}}
 }
 
-// on reports whether things go wrong now.
+// isActive reports whether faults are injected now.
 func (x *chaos) on(now kv.Mono) bool { return x.Until == 0 || since(now) < x.Until }
 
 func (x *chaos) hits(now kv.Mono, share float64) bool {
@@ -102,8 +100,7 @@ func (x *chaos) losesLoad(now kv.Mono) bool   { return x.hits(now, x.LoadsLost) 
 func (x *chaos) losesPing(now kv.Mono) bool   { return x.hits(now, x.PingsLost) }
 func (x *chaos) breaks(now kv.Mono) bool      { return x.hits(now, x.CallsBroken) }
 
-// copies returns how late each copy of a record comes. It is valid until the next
-// call.
+// copyDelays returns the delay of each copy of a record. It is valid until the next call.
 func (x *chaos) copies(now kv.Mono) []time.Duration {
 	if x.hits(now, x.RecordsLost) {
 		return nil
@@ -121,7 +118,7 @@ func (x *chaos) copies(now kv.Mono) []time.Duration {
 	return x.late[:n]
 }
 
-// slowed returns how long a pass takes.
+// slowedTime returns the duration of a pass.
 func (x *chaos) slowed(now kv.Mono, d time.Duration) time.Duration {
 	if x.hits(now, x.Slow) {
 		return d * time.Duration(x.SlowBy)
@@ -129,14 +126,14 @@ func (x *chaos) slowed(now kv.Mono, d time.Duration) time.Duration {
 	return d
 }
 
-// begin plans the end of each worker's first life.
+// scheduleFirstEnds schedules the end of each worker's first lifetime.
 func (x *chaos) begin(c *cluster) {
 	for i := range c.workers {
 		x.doom(c, uint32(i))
 	}
 }
 
-// doom plans the end of a worker's life: uniformly within twice the mean.
+// scheduleEnd schedules the end of a worker's lifetime: uniformly within twice the mean.
 func (x *chaos) doom(c *cluster, worker uint32) {
 	if x.CrashEvery == 0 {
 		return
@@ -151,14 +148,14 @@ func (x *chaos) doom(c *cluster, worker uint32) {
 	}
 }
 
-// crash ends a life of a worker: its calls break, its cache is gone.
+// crashWorker crashes a worker: its calls break, its cache is lost.
 func (c *cluster) crash(worker uint32) {
 	w := &c.workers[worker]
 	c.halt(w, fault.Unavailable)
 	c.queue.push(c.now.Add(c.chaos.Lease), expired, worker, uint32(w.epoch))
 }
 
-// leave begins the planned end of a worker's life.
+// drainWorker starts the planned stop of a worker.
 func (c *cluster) leave(worker uint32) {
 	w := &c.workers[worker]
 	w.leaving, w.registered = true, false
@@ -167,8 +164,7 @@ func (c *cluster) leave(worker uint32) {
 	c.queue.push(c.now.Add(c.chaos.Drain), left, worker, 0)
 }
 
-// halt ends what a worker has in work, with a code, and the worker; the next life begins
-// later.
+// stopWorker fails a worker's calls with a code and stops it; it restarts later.
 func (c *cluster) halt(w *worker, code fault.Code) {
 	w.alive = false
 	w.part(c)
@@ -187,7 +183,7 @@ func (c *cluster) halt(w *worker, code fault.Code) {
 	c.queue.push(c.now.Add(down), reborn, w.number, 0)
 }
 
-// reborn begins the next life of a worker.
+// restartWorker starts the next epoch of a worker.
 func (c *cluster) reborn(worker uint32) {
 	w := &c.workers[worker]
 	if err := w.live(c); err != nil {
@@ -199,7 +195,7 @@ func (c *cluster) reborn(worker uint32) {
 	c.chaos.doom(c, worker)
 }
 
-// expire ends the registration of a life that is over.
+// expireLease ends the registration of an earlier epoch.
 func (c *cluster) expire(worker, epoch uint32) {
 	w := &c.workers[worker]
 	if !w.registered || uint32(w.registeredEpoch) != epoch {
@@ -209,7 +205,7 @@ func (c *cluster) expire(worker, epoch uint32) {
 	c.announce()
 }
 
-// announce tells each router who is registered.
+// announceMembers tells each router the registered workers.
 func (c *cluster) announce() {
 	for i := range c.routers {
 		c.queue.push(c.now.Add(c.chaos.random.within(c.chaos.MostLate)), found, uint32(i), 0)

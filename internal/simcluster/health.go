@@ -7,25 +7,24 @@ import (
 )
 
 const (
-	// pingTimeout is how long a worker may take to answer a ping.
+	// pingTimeout bounds the wait for a ping's response.
 	pingTimeout = time.Second
-	// maxPings bounds the pings that are sent at once.
+	// maxPings bounds the pings sent at once.
 	maxPings = 256
-	// loadEvery is how often workers look at their load, loadRefresh how often they
-	// report it even if it is the same.
+	// loadEvery is how often workers check their load, loadRefresh how often they report an unchanged one.
 	loadEvery   = 250 * time.Millisecond
 	loadRefresh = 5 * time.Second
 )
 
-// ping is one that is out.
+// sentPing is a ping in flight.
 type ping struct {
 	health.Ping
 	router uint32
 	lost   bool
 }
 
-// watch has the router look for pings when the next one is due, or earlier: signs of
-// life put pings off all the time.
+// schedulePings schedules the router's next check for due pings, possibly too early: responses postpone pings
+// all the time.
 func (r *router) watch(c *cluster) {
 	at, ok := r.health.Next()
 	if !ok || r.looks && r.look <= at {
@@ -36,10 +35,10 @@ func (r *router) watch(c *cluster) {
 	c.queue.push(r.look, probed, r.number, r.probing)
 }
 
-// probe sends the pings that are due.
+// sendPings sends the pings which are due.
 func (r *router) probe(c *cluster, number uint32) {
 	if number != r.probing {
-		return // there was an earlier look
+		return // an earlier check was scheduled
 	}
 	r.looks = false
 	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
@@ -56,7 +55,7 @@ func (r *router) probe(c *cluster, number uint32) {
 	r.watch(c)
 }
 
-// ponged ends a ping.
+// finishPing completes a ping.
 func (c *cluster) ponged(at uint32) {
 	p := c.pings.all[at]
 	c.pings.give(at)
@@ -73,14 +72,14 @@ func (c *cluster) ponged(at uint32) {
 	r.watch(c)
 }
 
-// loadReport is what a worker says of itself, as far as a router heeds it.
+// loadReport is the part of a worker's load report which a router uses.
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event
 	drain bool
 }
 
-// report tells the routers about a worker, if there is news or it is time.
+// reportLoad sends a load report to the routers if it changed or is due.
 func (w *worker) report(c *cluster) {
 	said := w.said()
 	if !w.alive || said == w.load && !elapsed(w.loadAt, c.now, loadRefresh) {
@@ -96,12 +95,12 @@ func (w *worker) report(c *cluster) {
 	}
 }
 
-// said is what a worker says of itself when it is asked.
+// currentLoad is a worker's current load report.
 func (w *worker) said() loadReport {
 	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.leaving}
 }
 
-// heed takes over what a worker says of itself.
+// applyLoad applies a worker's load report.
 func (r *router) heed(c *cluster, w *worker) {
 	m := &r.members[w.number]
 	if !m.known || m.epoch != w.epoch {

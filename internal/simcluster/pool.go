@@ -10,14 +10,14 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// Pool is memory that workers share: each copies what it has stored there, and fetches from
-// there what it need not compute. Routers must follow cache events.
+// Pool is memory shared by workers: each copies its stored blocks to it, and fetches blocks from it instead
+// of computing them. Routers must follow cache events.
 type Pool struct {
-	// Blocks is the room; 0 is no pool.
+	// Blocks is the capacity; 0 is no pool.
 	Blocks int
-	// Members are how many workers can attach it, from the first on; 0 is all.
+	// Members is how many workers can attach it, counted from the first; 0 is all.
 	Members int
-	// Delay is what a copy into the pool takes beside the time of [sim.Timing.Transfer].
+	// Delay is the time of a copy into the pool in addition to [sim.Timing.Transfer].
 	Delay time.Duration
 }
 
@@ -28,15 +28,14 @@ func (p *Pool) validate() error {
 	return nil
 }
 
-// copying is blocks on their way into the pool.
+// poolCopy is a copy of blocks into the pool in progress.
 type copying struct {
 	worker uint32
 	epoch  uint64
 	seqs   []kv.SeqHash
 }
 
-// join makes a worker that begins a life a member of the pool, and the pool a part of
-// its engine.
+// joinPool makes a starting worker a member of the pool, and attaches the pool to its engine.
 func (w *worker) join(c *cluster, cfg *paged.Config) {
 	if c.pool == nil || c.cfg.Pool.Members > 0 && int(w.number) >= c.cfg.Pool.Members {
 		return
@@ -45,7 +44,7 @@ func (w *worker) join(c *cluster, cfg *paged.Config) {
 	cfg.Elsewhere = w.member
 }
 
-// part ends the membership of a worker that died.
+// leavePool ends the membership of a stopped worker.
 func (w *worker) part(c *cluster) {
 	if w.member != nil {
 		w.member.Leave()
@@ -54,7 +53,7 @@ func (w *worker) part(c *cluster) {
 	}
 }
 
-// copy begins to copy what events say is stored into the pool.
+// startPoolCopy starts to copy newly stored blocks into the pool.
 func (w *worker) copy(c *cluster, events []kv.Event) {
 	if w.member == nil {
 		return
@@ -70,7 +69,7 @@ func (w *worker) copy(c *cluster, events []kv.Event) {
 	c.queue.push(c.now.Add(took), copied, at, 0)
 }
 
-// copied ends a copy.
+// finishPoolCopy ends a copy.
 func (c *cluster) copied(at uint32) {
 	done := c.copies.all[at]
 	c.copies.all[at].seqs = nil
@@ -84,7 +83,7 @@ func (c *cluster) copied(at uint32) {
 	c.tellPool()
 }
 
-// tellPool has workers tell what others brought about in the pool.
+// publishPoolNews lets members publish what others changed in the pool.
 func (c *cluster) tellPool() {
 	for i := range c.workers {
 		if o := &c.workers[i]; o.member != nil && o.member.Waits() {
@@ -93,7 +92,7 @@ func (c *cluster) tellPool() {
 	}
 }
 
-// openPool makes the pool of a cluster that has one.
+// openPool makes the pool of a cluster with one.
 func (c *cluster) openPool() (err error) {
 	if c.cfg.Pool.Blocks > 0 && c.follow {
 		c.pool, err = sim.NewPool(0, c.cfg.Pool.Blocks)
@@ -113,8 +112,7 @@ func (r *router) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	}
 }
 
-// doubtMoves follows what the tracker says of what a worker moved, before events are
-// applied.
+// doubtMoves applies the tracker's verdict on a worker's pool moves, before its events are applied.
 func (r *router) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
 	if v.Outcome == feed.Gap || v.Lost {
 		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))

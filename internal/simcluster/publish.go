@@ -7,24 +7,24 @@ import (
 	"penstock/core/kv"
 )
 
-// publisher numbers the events of a worker's cache, and answers routers that miss some,
-// as the process of a worker does.
+// publisher numbers the events of a worker's cache, and answers resync requests of routers, as a worker
+// process does.
 type publisher struct {
 	cut    feed.Cutter
 	log    *feed.Log[*feed.Record]
-	again  []*feed.Record // scratch of answer
-	due    bool           // the cache is to be described as soon as no batch is computed
-	wakes  bool           // answer is called at wakeAt
+	again  []*feed.Record // scratch of resendRecords
+	due    bool           // describe the cache as soon as no batch is computed
+	wakes  bool           // answerResyncs is scheduled at resyncAt
 	wakeAt kv.Mono
 }
 
-// newPublisher begins a life of a worker.
+// newPublisher starts an epoch of a worker.
 func newPublisher(epoch uint64) (publisher, error) {
 	log, err := feed.NewLog[*feed.Record](feed.LogConfig{}, epoch)
 	return publisher{log: log}, err
 }
 
-// publish tells the routers what changed in the cache since the last time.
+// publishChanges sends the routers the changes of the cache since the last time.
 func (w *worker) publish(c *cluster) {
 	if !c.follow {
 		return
@@ -37,7 +37,7 @@ func (w *worker) publish(c *cluster) {
 	}
 }
 
-// describe tells the routers all that is cached. All changes have been told.
+// describeCache sends the routers everything which is cached. All changes have been published.
 func (w *worker) describe(c *cluster) {
 	w.due = false
 	w.log.Describing(c.now)
@@ -49,7 +49,7 @@ func (w *worker) describe(c *cluster) {
 	}
 }
 
-// tell publishes events in records of bounded size.
+// publishEvents publishes events in records of bounded size.
 func (w *worker) tell(c *cluster, events []kv.Event) {
 	w.cut.Reset(events)
 	for {
@@ -67,19 +67,19 @@ func (w *worker) tell(c *cluster, events []kv.Event) {
 	}
 }
 
-// record is one with the events that come next.
+// newRecord returns a record of the next events.
 func (w *worker) record(c *cluster, events []kv.Event) *feed.Record {
 	return &feed.Record{Worker: w.id, Epoch: w.epoch, First: w.log.Next(), BlockSize: uint32(c.cfg.BlockSize), Events: events}
 }
 
-// post sends a router's request to a worker, in which it arrives at a time.
+// sendResync sends a router's resync request to a worker; at is its arrival time.
 func (c *cluster) post(at kv.Mono, worker uint32, q feed.Request) {
 	place := c.requests.take()
 	c.requests.all[place] = q
 	c.queue.push(at, asked, worker, place)
 }
 
-// asked notes what a router wants.
+// acceptResync records a resync request.
 func (w *worker) asked(c *cluster, place uint32) {
 	q := c.requests.all[place]
 	c.requests.give(place)
@@ -89,7 +89,7 @@ func (w *worker) asked(c *cluster, place uint32) {
 	}
 }
 
-// wake has the worker look at requests when the first of them is to be answered.
+// scheduleResync schedules the answer to the first due resync request.
 func (w *worker) wake(c *cluster) {
 	at, ok := w.log.Due()
 	if !ok || w.due || w.wakes && w.wakeAt <= at {
@@ -99,7 +99,7 @@ func (w *worker) wake(c *cluster) {
 	c.queue.push(w.wakeAt, answered, w.number, uint32(w.epoch))
 }
 
-// answered is when requests may be answered.
+// answerResyncs answers the due resync requests.
 func (w *worker) answered(c *cluster, epoch uint32) {
 	if !w.alive || uint32(w.epoch) != epoch || !w.wakes || c.now < w.wakeAt {
 		return
@@ -117,7 +117,7 @@ func (w *worker) answered(c *cluster, epoch uint32) {
 	w.wake(c)
 }
 
-// repeat publishes what it has published before, with the same numbers.
+// resendRecords resends published records with the same numbers.
 func (w *worker) repeat(c *cluster, from uint64) {
 	w.again = w.log.AppendFrom(w.again[:0], from)
 	for _, r := range w.again {
@@ -129,13 +129,13 @@ func (w *worker) repeat(c *cluster, from uint64) {
 	clear(w.again)
 }
 
-// parcel is a record on its way to routers.
+// recordInFlight is a record in flight to routers.
 type parcel struct {
 	record *feed.Record
-	copies int // that have not arrived
+	copies int // not yet arrived
 }
 
-// mail sends a record to all routers.
+// broadcastRecord sends a record to all routers.
 func (c *cluster) mail(r *feed.Record) {
 	at := c.parcels.take()
 	p := &c.parcels.all[at]
@@ -149,7 +149,7 @@ func (c *cluster) mail(r *feed.Record) {
 	c.drain(at)
 }
 
-// unpack hands a record to a router.
+// deliverRecord delivers a record to a router.
 func (c *cluster) unpack(at, router uint32) {
 	p := &c.parcels.all[at]
 	p.copies--
@@ -157,7 +157,7 @@ func (c *cluster) unpack(at, router uint32) {
 	c.drain(at)
 }
 
-// drain makes the place of a parcel vacant if no copies are on their way.
+// freeRecord frees the slot of a record without copies in flight.
 func (c *cluster) drain(at uint32) {
 	if p := &c.parcels.all[at]; p.copies == 0 {
 		p.record = nil

@@ -2,40 +2,40 @@ package simcluster
 
 import "penstock/core/kv"
 
-// eventKind is what happens.
+// eventKind is the kind of an event.
 type eventKind uint8
 
 const (
 	arrive   eventKind = iota // the source's next request is due
-	send                      // task a is due, after the one before it in its session
-	wake                      // task a has waited
-	stall                     // task a may have heard nothing for too long
-	called                    // call a is at its worker
+	send                      // task a is due, after the previous one of its session
+	wake                      // the wait of task a is over
+	stall                     // task a may have been silent for too long
+	called                    // call a has reached its worker
 	passed                    // worker a has computed its batch
-	framed                    // the frames of batch a are at their clients
-	recorded                  // parcel a is at router b
-	asked                     // request b of a router is at worker a
-	answered                  // worker a, in epoch b, may answer requests
-	asking                    // router a may have something to ask for
-	crashed                   // worker a dies
-	leaving                   // worker a begins to leave
-	left                      // it is gone
-	reborn                    // worker a begins its next life
-	expired                   // the lease of worker a runs out
-	found                     // router a hears of who is registered
+	framed                    // the frames of batch a have reached their clients
+	recorded                  // record a has reached router b
+	asked                     // resync request b of a router has reached worker a
+	answered                  // worker a, in epoch b, may answer resync requests
+	asking                    // router a may have resync requests to send
+	crashed                   // worker a crashes
+	leaving                   // worker a starts to drain
+	left                      // worker a stops
+	reborn                    // worker a starts its next epoch
+	expired                   // the lease of worker a expires
+	found                     // router a gets the registered workers
 	probed                    // a ping of router a is due
-	ponged                    // ping a is over
-	told                      // router a may have something to tell others
-	heard                     // letter a is at router b
-	upkeep                    // what time alone brings about
-	reported                  // workers look at their load
-	copied                    // copy a into the pool ends
+	ponged                    // ping a is complete
+	told                      // router a may have sync messages to send
+	heard                     // sync message a has reached router b
+	upkeep                    // periodic work
+	reported                  // workers check their load
+	copied                    // pool copy a is complete
 )
 
-// event is something that happens at a time. What a and b are depends on its kind.
+// simEvent is an event at a time. The meaning of a and b depends on its kind.
 type event struct {
 	at   kv.Mono
-	seq  uint64 // of those at one time, the first one pushed comes first
+	seq  uint64 // orders events of the same time by insertion
 	a, b uint32
 	kind eventKind
 }
@@ -44,8 +44,8 @@ func (e *event) before(o *event) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// queue is a heap of events by time and then by order of arrival: four children to
-// a node, since it is deep rather than wide memory accesses that cost.
+// eventQueue is a heap of events by time and then by insertion. It has four children per node, since the cost
+// is memory accesses, and the tree gets shallower.
 type queue struct {
 	heap []event
 	seq  uint64

@@ -13,60 +13,60 @@ import (
 	"penstock/core/slots"
 )
 
-// What a router process does in time.
+// The times of a router process.
 const (
 	upkeepEvery    = time.Second
-	settle         = 2 * time.Second  // a worker may be known before its events are missed
-	fresh          = 30 * time.Second // a load report speaks for a worker
-	grace          = 30 * time.Second // entries are kept of a worker that is not registered
+	settle         = 2 * time.Second  // after which missing events of a known worker count
+	fresh          = 30 * time.Second // how long a load report is valid
+	grace          = 30 * time.Second // how long state of an unregistered worker is kept
 	reservationTTL = 10 * time.Minute
-	approxTTL      = 2 * time.Minute // without events, what was sent is believed to be cached
+	approxTTL      = 2 * time.Minute // without events, how long a sent prompt is assumed to be cached
 )
 
-// router is a router process, and the frontend in front of it.
+// simRouter is a router process with its frontend.
 type router struct {
 	number  uint32
 	tracker *feed.Tracker
 	index   *prefix.Index
 	pools   *residency.Table
-	predict *prefix.Approx // nil if nothing is predicted
+	predict *prefix.Approx // nil without predictions
 	active  *slots.Table
 	router  *route.Router
 	health  *health.Machine
-	members []member // by number of the worker
+	members []member // by worker number
 	asked   []feed.Request
-	given   []kv.Worker // scratch of ask
-	asks    bool        // again, at askAt
+	given   []kv.Worker // scratch of requestResyncs
+	asks    bool        // requestResyncs is scheduled at resyncAt
 	askAt   kv.Mono
-	waiting []uint32 // tasks, to which a change of the set of workers is news
-	looks   bool     // for pings that are due, at look: that one of number probing
+	waiting []uint32 // tasks which wait for a change of the worker set
+	looks   bool     // a check for due pings is scheduled at pingAt, with number pingSeq
 	look    kv.Mono
 	probing uint32
 	pings   []health.Ping
 	watched []health.Worker
 	targets []route.Target
 	exchange
-	// lives is asked by tasks: which life of a worker is registered.
+	// lookupEpoch returns the registered epoch of a worker, for tasks.
 	life func(kv.WorkerID) (epoch uint64, known bool)
 }
 
-// member is what a router knows of a worker.
+// memberState is a router's state of a worker.
 type member struct {
 	known bool
 	epoch uint64
-	since kv.Mono // when this life was first seen
+	since kv.Mono // when this epoch was first seen
 
-	source      bool // records came
+	source      bool // records arrived
 	sourceEpoch uint64
 	sourceSince kv.Mono
 
-	leaving  kv.Mono // until when a call counts that was refused so
+	leaving  kv.Mono // until when a Draining refusal counts
 	reported bool
 	load     loadReport
 	loadAt   kv.Mono
 }
 
-// openRouter makes a router that knows no worker.
+// openRouter makes a router which knows no worker.
 func (c *cluster) openRouter(number int) (err error) {
 	r := &c.routers[number]
 	r.number = uint32(number)
@@ -111,8 +111,7 @@ func (c *cluster) openRouter(number int) (err error) {
 	return nil
 }
 
-// predictedTTL is for how long prompts are believed to be cached where they were sent; 0 is
-// not at all.
+// predictedTTL is how long prompts are assumed to be cached where they were sent; 0 disables predictions.
 func (c *cluster) predictedTTL() time.Duration {
 	switch {
 	case !c.matches:
@@ -123,7 +122,7 @@ func (c *cluster) predictedTTL() time.Duration {
 	return c.cfg.PredictedTTL
 }
 
-// route hashes a prompt, looks it up and picks a worker.
+// routeRequest hashes a prompt, looks it up and picks a worker.
 func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
@@ -144,7 +143,7 @@ func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Dec
 	return d, err
 }
 
-// match finds who holds how much of the prompt, by events and by prediction.
+// matchPrompt finds the overlap of each worker with the prompt, by events and by prediction.
 func (r *router) match(c *cluster, q *route.Query) {
 	r.index.Match(&c.match, q.Chain, nil)
 	c.overlaps = c.match.AppendOverlaps(c.overlaps[:0])
@@ -157,7 +156,7 @@ func (r *router) match(c *cluster, q *route.Query) {
 	}
 }
 
-// drop forgets what a worker has cached.
+// dropCached drops the cached blocks of a worker.
 func (r *router) drop(w kv.Worker) {
 	r.index.Drop(w)
 	r.pools.Lost(w)
@@ -166,8 +165,8 @@ func (r *router) drop(w kv.Worker) {
 	}
 }
 
-// prefilled notes the first token of an attempt, and how many tokens were cached. Events
-// know better.
+// recordFirstToken records the first token of an attempt, and how many tokens were cached. Events are more
+// precise.
 func (r *router) prefilled(c *cluster, t *task, cached int) {
 	r.ticks(c.now)
 	defer r.tell(c)
@@ -187,7 +186,7 @@ func (r *router) prefilled(c *cluster, t *task, cached int) {
 	r.predict.Report(c.now, w, c.chain, predicted, cached/c.cfg.BlockSize)
 }
 
-// grown notes tokens of an attempt's answer, whole blocks of them.
+// recordOutput records response tokens of an attempt in whole blocks.
 func (r *router) grown(c *cluster, t *task) {
 	if t.grown++; !c.cfg.TrackOutput || t.grown < c.cfg.BlockSize {
 		return
@@ -198,15 +197,15 @@ func (r *router) grown(c *cluster, t *task) {
 	t.grown = 0
 }
 
-// free ends the reservation of an attempt.
+// freeReservation ends the reservation of an attempt.
 func (r *router) free(c *cluster, t *task) {
 	r.ticks(c.now)
 	defer r.tell(c)
 	r.active.Free(slots.Key{ID: t.key, Attempt: t.number})
 }
 
-// failed notes that a call to a worker failed. One that did not answer gets nothing
-// more, while there is another, until it answers a ping.
+// recordFailure records a failed call to a worker. A worker which did not respond gets no more requests,
+// while there is another, until it answers a ping.
 func (r *router) failed(c *cluster, worker uint32, code fault.Code) {
 	m := &r.members[worker]
 	switch {
@@ -221,14 +220,14 @@ func (r *router) failed(c *cluster, worker uint32, code fault.Code) {
 	}
 }
 
-// settle makes decisions follow a worker's state.
+// updateState passes a worker's state to the route decisions.
 func (r *router) settle(c *cluster, worker uint32) {
 	w := kv.Worker{ID: kv.WorkerID(worker + 1)}
 	state, since := r.state(c, w.ID)
 	r.router.SetState(w, state, since)
 }
 
-// state is how requests see a worker.
+// workerState is a worker's state for requests.
 func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
 	st, _ := r.health.Status(id)
 	m := &r.members[id-1]
@@ -243,11 +242,11 @@ func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
 	return route.Ready, c.now
 }
 
-// accept judges a record and changes the index accordingly.
+// acceptRecord accepts or rejects a record and updates the index.
 func (r *router) accept(c *cluster, rec *feed.Record) {
 	m := &r.members[rec.Worker.ID-1]
 	if m.known && rec.Epoch < m.epoch {
-		return // of a life that discovery knows to be over
+		return // of an epoch which discovery has ended
 	}
 	if !m.source {
 		m.source, m.sourceEpoch, m.sourceSince = true, rec.Epoch, c.now
@@ -262,7 +261,7 @@ func (r *router) accept(c *cluster, rec *feed.Record) {
 	}
 }
 
-// obey does what the tracker asks for.
+// applyVerdict applies the tracker's verdict.
 func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
 	if v.Drop {
 		r.index.Drop(w)
@@ -294,8 +293,7 @@ func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdic
 	}
 }
 
-// ask has the workers in doubt asked for what is missing, or for their caches, as far as
-// it is time.
+// requestResyncs sends the due resync requests, for missing events or whole caches.
 func (r *router) ask(c *cluster) {
 	r.given = r.tracker.GiveUp(c.now, r.given[:0])
 	for _, w := range r.given {
@@ -312,7 +310,7 @@ func (r *router) ask(c *cluster) {
 	r.askAgain(c)
 }
 
-// askAgain has ask called when there may be more to ask for.
+// scheduleResyncs schedules requestResyncs when further requests may be due.
 func (r *router) askAgain(c *cluster) {
 	at, ok := r.tracker.NextDue()
 	if !ok || r.asks && c.now < r.askAt && r.askAt <= at {
@@ -322,7 +320,7 @@ func (r *router) askAgain(c *cluster) {
 	c.queue.push(r.askAt, asking, r.number, 0)
 }
 
-// asking is when ask was to be called again.
+// runResyncs is the scheduled call of requestResyncs.
 func (r *router) asking(c *cluster) {
 	if r.asks && c.now >= r.askAt {
 		r.asks = false

@@ -6,22 +6,22 @@ import (
 	"penstock/core/slots/replica"
 )
 
-// exchange is a router's part in what routers tell each other of their requests.
+// routerSync is a router's part of the exchange of reservations between routers.
 type exchange struct {
-	replica *replica.Replica // nil without
-	says    bool             // it will look, at say, for what is due: the look of number saying
+	replica *replica.Replica // nil without sync
+	says    bool             // a check for due messages is scheduled at syncAt, with number syncSeq
 	say     kv.Mono
 	saying  uint32
 	out     [][]byte
 }
 
-// letter is a message on its way from router to router.
+// syncMessage is a message in flight between routers.
 type letter struct {
 	data   []byte
-	copies int // that have not arrived
+	copies int // not yet arrived
 }
 
-// openExchange lets a router take part.
+// openSync joins a router to the exchange.
 func (r *router) openExchange() (err error) {
 	r.replica, err = replica.New(replica.Config{Router: uint64(r.number) + 1}, r)
 	return err
@@ -35,7 +35,7 @@ func (r *router) Table(w kv.Worker) *slots.Table {
 	return r.active
 }
 
-// tell has the router look for what it has to tell others, when it is due.
+// scheduleSync schedules the router's next check for due messages.
 func (r *router) tell(c *cluster) {
 	if r.replica == nil {
 		return
@@ -49,10 +49,10 @@ func (r *router) tell(c *cluster) {
 	c.queue.push(at, told, r.number, r.saying)
 }
 
-// speak sends what is due to all routers, itself included, as planes do.
+// sendSync sends the due messages to all routers, including itself, as planes do.
 func (r *router) speak(c *cluster, number uint32) {
 	if number != r.saying {
-		return // there was an earlier look
+		return // an earlier check was scheduled
 	}
 	r.says = false
 	r.out = r.replica.Step(c.now, r.out[:0])
@@ -71,7 +71,7 @@ func (r *router) speak(c *cluster, number uint32) {
 	r.tell(c)
 }
 
-// hear takes a message of a router.
+// receiveSync handles a message of a router.
 func (r *router) hear(c *cluster, at uint32) {
 	l := &c.letters.all[at]
 	l.copies--
@@ -82,7 +82,7 @@ func (r *router) hear(c *cluster, at uint32) {
 	r.tell(c)
 }
 
-// file makes the place of a letter vacant if no copies are on their way.
+// freeSyncMessage frees the slot of a message without copies in flight.
 func (c *cluster) file(at uint32) {
 	if l := &c.letters.all[at]; l.copies == 0 {
 		l.data = nil
@@ -90,14 +90,14 @@ func (c *cluster) file(at uint32) {
 	}
 }
 
-// ticks tells the router's part the time, before its reservations change.
+// advanceReplica advances the replica's clock, before the router's reservations change.
 func (r *router) ticks(now kv.Mono) {
 	if r.replica != nil {
 		r.replica.Advance(now)
 	}
 }
 
-// journal is told of the router's reservations; nil if nobody is.
+// reservationJournal returns the journal of the router's reservations; nil without sync.
 func (r *router) journal() slots.Journal {
 	if r.replica == nil {
 		return nil

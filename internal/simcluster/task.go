@@ -14,54 +14,54 @@ import (
 	"penstock/internal/replay"
 )
 
-// never is a number of tokens that no answer has.
+// neverTokens is a token count which no response reaches.
 const never = -1
 
-// nowhere is the call of a task that has none.
+// noCall is the call of a task without one.
 const nowhere = ^uint32(0)
 
-// task is a request on its way through workers: what a frontend has of it.
+// requestTask is a request on its way through workers: a frontend's state of it.
 type task struct {
 	request replay.Request
-	serial  uint64 // no two tasks have the same
+	serial  uint64 // unique
 	due     kv.Mono
 	session *session
 	key     string
 	router  uint32
 	machine *migrate.Machine
-	number  uint32 // of the attempt in progress, or the next
+	number  uint32 // of the current or next attempt
 
-	prompt, limit int // tokens of the prompt, and most of the answer
-	got           int // tokens of the answer
+	prompt, limit int // prompt tokens, and the response limit
+	got           int // response tokens
 	cached        int
 	first, last   kv.Mono
 
-	call      uint32 // in progress, or nowhere
+	call      uint32 // current call, or noCall
 	worker    uint32 // of the last call
-	predicted int    // blocks that it was believed to have cached
-	epoch     uint64 // of its life, 0 if not known
-	tried     bool   // there was one
+	predicted int    // predicted cached blocks
+	epoch     uint64 // of its worker, 0 if unknown
+	tried     bool   // there was a call
 	prefilled bool
-	grown     int // tokens that the router was not told of
+	grown     int // tokens not yet reported to the router
 	heard     kv.Mono
-	breaks    int   // when this many tokens are out, by a fault; or never
-	awaits    bool  // a change of the set of workers is news
-	refused   error // what the router said last
+	breaks    int   // break at this many tokens, by a fault; or neverTokens
+	awaits    bool  // waits for a change of the worker set
+	refused   error // the router's last refusal
 	code      fault.Code
 
-	// wakes and stalls number the events that the task waits for, over all tasks at
-	// one place: earlier ones are void.
+	// wakeSeq and stallSeq number the events for which the task waits, over all tasks of a slot: earlier
+	// events are ignored.
 	wakes, stalls uint32
 }
 
-// reset makes a task of a copy of a request, in the memory of the one that it had.
+// reset makes a task of a copy of a request, reusing the memory of the previous one.
 func (t *task) reset(r *replay.Request) {
 	old, wakes, stalls := t.request, t.wakes, t.stalls
 	*t = task{request: old, call: nowhere, number: 1, wakes: wakes, stalls: stalls}
-	t.request.Set(r) // the source overwrites what it gave
+	t.request.Set(r) // the source overwrites its request
 }
 
-// begin sends a request.
+// startTask starts a request.
 func (c *cluster) begin(at uint32) {
 	t := &c.tasks.all[at]
 	t.router = uint32(c.served % len(c.routers))
@@ -77,7 +77,7 @@ func (c *cluster) begin(at uint32) {
 	c.drive(at, c.next(at))
 }
 
-// limit is the most tokens that a request may have in all.
+// contextLimit is the most tokens of a request in total.
 func (c *cluster) limit() int { return min(c.cfg.MaxContext, c.cfg.Blocks*c.cfg.BlockSize) }
 
 func (c *cluster) next(at uint32) migrate.Step {
@@ -85,7 +85,7 @@ func (c *cluster) next(at uint32) migrate.Step {
 	return t.machine.Next(c.now, c.routers[t.router].life)
 }
 
-// drive does what the task's machine says until it has to wait for something.
+// driveTask follows the steps of the task's migration machine until it has to wait.
 func (c *cluster) drive(at uint32, step migrate.Step) {
 	t := &c.tasks.all[at]
 	for {
@@ -126,7 +126,7 @@ func (c *cluster) sleep(at uint32, d time.Duration) {
 	c.queue.push(c.now.Add(d), wake, at, t.wakes)
 }
 
-// wake ends a wait.
+// wakeTask ends a wait.
 func (c *cluster) wake(at, number uint32) {
 	t := &c.tasks.all[at]
 	if t.wakes != number {
@@ -141,8 +141,8 @@ func (c *cluster) wake(at, number uint32) {
 	c.drive(at, c.next(at))
 }
 
-// choose asks the task's router for a worker that is none of exclude, and reserves
-// the task's load there.
+// chooseWorker asks the task's router for a worker which is not in exclude, and reserves the task's load
+// there.
 func (c *cluster) choose(t *task, exclude []kv.WorkerID) (route.Decision, error) {
 	q := route.Query{
 		Key: slots.Key{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt,
@@ -155,7 +155,7 @@ func (c *cluster) choose(t *task, exclude []kv.WorkerID) (route.Decision, error)
 	return d, err
 }
 
-// place calls the worker that was chosen.
+// startCall calls the chosen worker.
 func (c *cluster) place(at uint32, d route.Decision) {
 	t := &c.tasks.all[at]
 	w := uint32(d.Worker.ID - 1)
@@ -171,7 +171,7 @@ func (c *cluster) place(at uint32, d route.Decision) {
 	if c.chaos.breaks(c.now) {
 		t.breaks = t.got + c.chaos.random.Below(t.limit-t.got)
 	}
-	if c.chaos.breaks(c.now) { // on its way: nobody has seen it
+	if c.chaos.breaks(c.now) { // in transit, before the worker sees it
 		cl.state = over
 		c.send(c.batchOf(frame{call: t.call, life: cl.life, kind: failure, code: fault.Unavailable}), 2*c.cfg.Delay)
 		return
@@ -179,7 +179,7 @@ func (c *cluster) place(at uint32, d route.Decision) {
 	c.queue.push(c.now.Add(c.cfg.Delay), called, t.call, 0)
 }
 
-// stall ends an attempt whose worker was silent for too long.
+// checkStall ends an attempt whose worker was silent for too long.
 func (c *cluster) stall(at, number uint32) {
 	t := &c.tasks.all[at]
 	if t.stalls != number {
@@ -193,13 +193,13 @@ func (c *cluster) stall(at, number uint32) {
 	c.failed(at, fault.Unavailable)
 }
 
-// deliver gives the frames of a batch to their tasks.
+// deliverFrames delivers the frames of a batch to their tasks.
 func (c *cluster) deliver(batch uint32) {
 	gap, n := time.Duration(0), 0
 	for _, f := range c.batches.all[batch] {
 		cl := &c.calls.all[f.call]
 		if cl.life != f.life {
-			continue // let go of
+			continue // freed
 		}
 		at := cl.task
 		t := &c.tasks.all[at]
@@ -251,7 +251,7 @@ func (c *cluster) deliver(batch uint32) {
 	c.recycle(batch)
 }
 
-// sever breaks the call of a task that is to break now.
+// breakCall breaks a task's call if its break is due.
 func (c *cluster) sever(at uint32) {
 	t := &c.tasks.all[at]
 	if t.breaks == t.got {
@@ -260,7 +260,7 @@ func (c *cluster) sever(at uint32) {
 	}
 }
 
-// failed ends an attempt that did not complete the task.
+// failAttempt ends an attempt which did not complete the task.
 func (c *cluster) failed(at uint32, code fault.Code) {
 	t := &c.tasks.all[at]
 	r := &c.routers[t.router]
@@ -280,7 +280,7 @@ func (c *cluster) failed(at uint32, code fault.Code) {
 	c.drive(at, t.machine.Failed(c.now, migrate.Failure{Worker: id, Epoch: epoch, Code: code, Tokens: t.got}))
 }
 
-// end tells what came of a task, which is over.
+// finishTask records the outcome of a finished task.
 func (c *cluster) end(at uint32, problem string) {
 	t := &c.tasks.all[at]
 	s := replay.Sample{
@@ -304,7 +304,7 @@ func (c *cluster) end(at uint32, problem string) {
 	}
 }
 
-// word is how samples name an error.
+// errorWord is the name of an error in samples.
 func word(code fault.Code) string {
 	switch code {
 	case fault.Invalid:

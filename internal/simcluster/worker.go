@@ -10,25 +10,25 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// worker is an engine that computes in batches, and the process around it.
+// simWorker is a batching engine with its worker process.
 type worker struct {
 	number  uint32
 	id      kv.Worker
 	alive   bool
-	leaving bool   // it finishes what it has
-	epoch   uint64 // of this life, from 1
+	leaving bool   // it finishes its calls
+	epoch   uint64 // of the worker, from 1
 
 	sched   *paged.Scheduler
 	plan    paged.Step
 	sampled []paged.Sampled
 	timing  sim.Timing
-	passes  uint64 // of all lives
+	passes  uint64 // over all epochs
 	busy    bool   // it computes a batch
 	inbox   []uint32
 	aborts  []uint32
-	held    int // calls that run or wait
+	held    int // calls which run or wait
 
-	// registered is what discovery says, until the lease of a dead one runs out.
+	// registered is the state in discovery; a dead worker stays registered until its lease expires.
 	registered      bool
 	registeredEpoch uint64
 
@@ -38,7 +38,7 @@ type worker struct {
 	loadAt kv.Mono
 }
 
-// openWorker begins the first life of a worker. Engines differ in their jitter.
+// openWorker starts the first epoch of a worker. Engines differ in their jitter.
 func (c *cluster) openWorker(number int) error {
 	w := &c.workers[number]
 	w.number, w.id = uint32(number), kv.Worker{ID: kv.WorkerID(number + 1)}
@@ -51,13 +51,13 @@ func (c *cluster) openWorker(number int) error {
 	return nil
 }
 
-// live begins a life, with an empty cache.
+// startEpoch starts an epoch with an empty cache.
 func (w *worker) live(c *cluster) error {
 	w.part(c)
 	cfg := paged.Config{
 		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
 		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext,
-		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the bound on what is held is reached first
+		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the limit on heldCalls is reached first
 	}
 	w.join(c, &cfg)
 	sched, err := paged.New(cfg)
@@ -74,7 +74,7 @@ func (w *worker) live(c *cluster) error {
 	return nil
 }
 
-// called takes a call, or refuses it.
+// acceptCall accepts or refuses a call.
 func (w *worker) called(c *cluster, at uint32) {
 	cl := &c.calls.all[at]
 	switch {
@@ -99,20 +99,20 @@ func (w *worker) called(c *cluster, at uint32) {
 	}
 }
 
-// end sends the last frame of a call that failed.
+// failCall sends the last frame of a failed call.
 func (w *worker) end(c *cluster, at uint32, code fault.Code) {
 	cl := &c.calls.all[at]
 	cl.state = over
 	c.send(c.batchOf(frame{call: at, life: cl.life, kind: failure, code: code}), c.cfg.Delay)
 }
 
-// turn looks at what came, and begins the next batch if there is one.
+// startBatch handles new calls, and starts the next batch if there is one.
 func (w *worker) turn(c *cluster) {
 	w.abort(c)
 	w.take(c)
 	w.sched.Step(&w.plan)
 	for _, id := range w.plan.Failed {
-		// Cannot be: an answer ends when it reaches the context's length.
+		// Impossible: a response ends at the context's length.
 		w.held--
 		w.end(c, uint32(id), fault.Internal)
 	}
@@ -131,7 +131,7 @@ func (w *worker) turn(c *cluster) {
 	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))
 }
 
-// abort lets go of the calls whose clients are gone.
+// removeAborted drops the calls whose clients are gone.
 func (w *worker) abort(c *cluster) {
 	for _, at := range w.aborts {
 		cl := &c.calls.all[at]
@@ -141,7 +141,7 @@ func (w *worker) abort(c *cluster) {
 		case running:
 			w.sched.Remove(paged.SeqID(at))
 		default:
-			continue // its last frame is on its way, and ends it
+			continue // its last frame is in flight and ends it
 		}
 		w.held--
 		c.forget(at)
@@ -149,7 +149,7 @@ func (w *worker) abort(c *cluster) {
 	w.aborts = w.aborts[:0]
 }
 
-// take adds the calls that came to the schedule.
+// scheduleInbox adds the new calls to the schedule.
 func (w *worker) take(c *cluster) {
 	if len(w.inbox) == 0 {
 		return
@@ -176,10 +176,10 @@ func (w *worker) take(c *cluster) {
 	c.send(accepted, c.cfg.Delay)
 }
 
-// passed ends a batch: its tokens are known.
+// finishBatch ends a batch: its tokens are known.
 func (w *worker) passed(c *cluster, epoch uint32) {
 	if uint32(w.epoch) != epoch || !w.alive {
-		return // of an earlier life
+		return // of an earlier epoch
 	}
 	w.sampled = w.sampled[:0]
 	batch := c.batch()
@@ -210,5 +210,5 @@ func (w *worker) passed(c *cluster, epoch uint32) {
 	w.turn(c)
 }
 
-// elapsed reports whether d has passed from one time to another.
+// hasElapsed reports whether d has passed from one time to another.
 func elapsed(from, to kv.Mono, d time.Duration) bool { return to.Sub(from) >= d }

@@ -9,11 +9,11 @@ import (
 	"penstock/test/fleet"
 )
 
-// cancelBound bounds the time from a client's disconnect to free blocks and slots.
+// cancelBound bounds the time from a client's disconnect until its blocks and reservations are free.
 const cancelBound = 100 * time.Millisecond
 
-// cancelled has clients leave in every phase of a request, and measures for how
-// long what they held stays taken.
+// runCancel disconnects clients in every phase of a request, and measures how long their resources stay in
+// use.
 func cancelled(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{
 		Workers: 1, Frontends: 1, Routers: e.routers(),
@@ -45,13 +45,13 @@ func cancelled(ctx context.Context, e *env, r *result) error {
 	return nil
 }
 
-// phase is when clients leave.
+// cancelPhase is the phase in which clients disconnect.
 type phase struct {
 	name  string
 	leave func(context.Context) (time.Duration, error)
 }
 
-// leaving is the state of that scenario.
+// cancelScenario is the state of that scenario.
 type leaving struct {
 	e            *env
 	r            *result
@@ -59,14 +59,14 @@ type leaving struct {
 	door, worker *fleet.Role
 }
 
-// start sends a request and returns the load that it is alone.
+// startRequest sends one request and returns its load.
 func (l *leaving) start(ctx context.Context, req fleet.Request) *fleet.Running {
 	load := l.e.load(l.door)
 	load.Mix, load.Limit = []fleet.Known{{Request: req}}, 1
 	return load.Start(ctx, 1)
 }
 
-// leave ends a request and returns for how long ok said no.
+// abandonUntil aborts a request and returns how long ok failed.
 func (l *leaving) leave(ctx context.Context, running *fleet.Running, ok func(context.Context) error) (time.Duration, error) {
 	began := time.Now()
 	left := make(chan fleet.Tally, 1)
@@ -83,13 +83,13 @@ func (l *leaving) leave(ctx context.Context, running *fleet.Running, ok func(con
 
 func (l *leaving) idle(ctx context.Context) error { return idle(ctx, l.f, l.door) }
 
-// until waits for a phase to be reached.
+// awaitPhase waits for a phase to be reached.
 func (l *leaving) until(ctx context.Context, ok func(context.Context) error) error {
 	_, err := fleet.Until(ctx, 2*time.Millisecond, returnPatience, ok)
 	return err
 }
 
-// accepted waits until a worker has taken the one request of a load.
+// awaitAccepted waits until a worker has accepted the one request of a load.
 func (l *leaving) accepted(ctx context.Context, running *fleet.Running) error {
 	return l.until(ctx, func(context.Context) error {
 		if _, n := running.InFlight(); n != 1 {
@@ -110,8 +110,8 @@ func (l *leaving) decode(ctx context.Context) (time.Duration, error) {
 	return l.leave(ctx, running, l.idle)
 }
 
-// prefill leaves while a long prompt is computed: the worker has the call, and no
-// token is out.
+// cancelInPrefill disconnects while a long prompt is computed: the worker has the call, and there is no token
+// yet.
 func (l *leaving) prefill(ctx context.Context) (time.Duration, error) {
 	req := endless(l.e, 100)
 	req.Body["prompt"] = strings.Repeat(fmt.Sprintf("%d litres passed gate %d. ", l.e.random.IntN(1e6), l.e.random.IntN(100)), 300)
@@ -129,7 +129,7 @@ func (l *leaving) prefill(ctx context.Context) (time.Duration, error) {
 	return l.leave(ctx, running, l.idle)
 }
 
-// queued leaves while two others have all the places that the worker has.
+// cancelInQueue disconnects while two other requests occupy the worker.
 func (l *leaving) queued(ctx context.Context) (time.Duration, error) {
 	blockers := []*fleet.Running{l.start(ctx, endless(l.e, 7000)), l.start(ctx, endless(l.e, 7000))}
 	for _, b := range blockers {
@@ -162,7 +162,7 @@ func (l *leaving) queued(ctx context.Context) (time.Duration, error) {
 	return took, l.until(ctx, l.idle)
 }
 
-// calls waits until the worker serves n calls.
+// awaitCalls waits until the worker serves n calls.
 func (l *leaving) calls(ctx context.Context, n int) error {
 	return l.until(ctx, func(ctx context.Context) error { return l.serves(ctx, n) })
 }
@@ -175,7 +175,7 @@ func (l *leaving) serves(ctx context.Context, n int) error {
 	return err
 }
 
-// moving leaves while the request waits for a worker to go on at: its own is dead.
+// cancelInMigration disconnects while the request waits for another worker: its own is dead.
 func (l *leaving) moving(ctx context.Context) (time.Duration, error) {
 	running := l.start(ctx, endless(l.e, 4000))
 	if err := l.accepted(ctx, running); err != nil {

@@ -17,15 +17,15 @@ import (
 	"penstock/test/fleet"
 )
 
-// quietPatience bounds the time in which everything is as before when nobody asks for anything.
+// quietPatience bounds the time for all resources to return to the baseline without requests.
 const quietPatience = 60 * time.Second
 
-// pageBound bounds what a process shows at /metrics, in bytes.
+// pageBound bounds the size of /metrics of a process, in bytes.
 const pageBound = 1_000_000
 
-// churn has clients that do everything wrong, adapters that come and go, workers that die and a NATS server
-// that stops, round after round, beside clients that want right answers. In the quiet moment after each round
-// nothing of it is left in the processes that lived through it.
+// runChurn runs clients which do everything wrong, loads and unloads adapters, kills workers and stops the
+// NATS server, round after round, beside clients which check their responses. In the pause after each round
+// the surviving processes must have kept nothing.
 func churn(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2})
 	if err != nil {
@@ -47,14 +47,14 @@ func churn(ctx context.Context, e *env, r *result) error {
 	return errors.Join(err, c.stopAdapters())
 }
 
-// churning is the state of that scenario.
+// churnScenario is the state of that scenario.
 type churning struct {
 	e       *env
 	r       *result
 	f       *fleet.Fleet
 	engine  *fleet.Process // has the adapters
-	worker  *fleet.Role    // is in front of it
-	at      string         // where the engine is
+	worker  *fleet.Role    // the worker of that engine
+	at      string         // URL of the engine
 	before  map[*fleet.Role]footprint
 	largest footprint
 	quiet   fleet.Durations
@@ -63,10 +63,10 @@ type churning struct {
 	loaded  int
 	mu      sync.Mutex
 	acts    map[string]int // what clients did, by name
-	wrong   map[string]int // what servers should not have done
+	wrong   map[string]int // violations of servers
 }
 
-// report states what was done.
+// reportFigures reports the counts.
 func (c *churning) report() {
 	for _, what := range slices.Sorted(maps.Keys(c.wrong)) {
 		c.r.problem("%d times %s", c.wrong[what], what)
@@ -86,7 +86,7 @@ func (c *churning) report() {
 	c.r.figure("most descriptors in a quiet moment", float64(c.largest.descriptors), "")
 }
 
-// round disturbs everything for a while, and sees to it that nothing of it is left.
+// runRound disturbs everything for a while, and checks that nothing is left over.
 func (c *churning) round(ctx context.Context, number int) error {
 	load := c.e.load(c.f.Frontends...).Start(ctx, 3)
 	defer load.Abandon()
@@ -104,9 +104,8 @@ func (c *churning) round(ctx context.Context, number int) error {
 	return err
 }
 
-// disturb is what happens in a round beside clients: adapters come, are used and go, a worker dies and is
-// started anew, the NATS server stops for a while. Nothing of that happens in the first round, which shows
-// what there is without it.
+// disturbFleet does the disturbances of a round: it loads, uses and unloads adapters, kills and restarts a
+// worker, and stops the NATS server for a while. The first round has none of them and sets the baseline.
 func (c *churning) disturb(ctx context.Context, round int) error {
 	if round == 0 {
 		for _, door := range c.f.Frontends {
@@ -117,7 +116,7 @@ func (c *churning) disturb(ctx context.Context, round int) error {
 		return pause(ctx, 3*time.Second)
 	}
 	names := c.adapters(round)
-	if round > 1 { // the engine began with those of that round
+	if round > 1 { // the engine started with the adapters of that round
 		if err := c.load(ctx, names); err != nil {
 			return err
 		}
@@ -150,7 +149,7 @@ func (c *churning) disturb(ctx context.Context, round int) error {
 	return c.listed(ctx, 0)
 }
 
-// killOne kills a worker at any moment, and waits until the next one is part of the fleet.
+// killWorker kills a worker at a random time, and waits until its successor is part of the fleet.
 func (c *churning) killOne(ctx context.Context) error {
 	if err := pause(ctx, time.Duration(c.e.random.IntN(500))*time.Millisecond); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (c *churning) killOne(ctx context.Context) error {
 	victim := c.f.Workers[c.e.random.IntN(len(c.f.Workers))]
 	victim.Kill()
 	c.kills++
-	delete(c.before, victim) // what is started anew has another baseline
+	delete(c.before, victim) // a restarted process gets a new baseline
 	if err := pause(ctx, time.Duration(c.e.random.IntN(500))*time.Millisecond); err != nil {
 		return err
 	}
@@ -168,7 +167,7 @@ func (c *churning) killOne(ctx context.Context) error {
 	return c.f.Ready(ctx)
 }
 
-// cutNATS stops the process with the NATS server for less than a lease.
+// cutNATS pauses the process with the NATS server for less than a lease.
 func (c *churning) cutNATS(ctx context.Context) error {
 	if err := c.f.Store.Pause(); err != nil {
 		return err
@@ -178,18 +177,18 @@ func (c *churning) cutNATS(ctx context.Context) error {
 	return errors.Join(err, c.f.Store.Resume())
 }
 
-// footprint is what a process takes.
+// footprint is the resource use of a process.
 type footprint struct{ goroutines, descriptors, series, bytes int }
 
-// slack is what may differ between two quiet moments: connections that are kept for the next call, and
-// histograms that were used for the first time.
+// slack is the allowed difference between two pauses: connections kept for the next call, and histograms used
+// for the first time.
 var slack = footprint{goroutines: 16, descriptors: 12, series: 24}
 
-// closed finds the labels whose values are a closed set: their series come when a code is first seen, and are
-// bounded by the code that counts them.
+// closedLabels matches the labels with a closed set of values: their series appear when a value is first
+// seen, and the counting code bounds them.
 var closed = regexp.MustCompile(`(^|,)(status|reason|outcome|kind|code|op|stage)="`)
 
-// atBaseline returns nil when nobody is served, and nothing more is held than in the first quiet moment.
+// atBaseline returns nil when no request is served, and resource use does not exceed that of the first pause.
 func (c *churning) atBaseline(ctx context.Context) error {
 	doors := c.f.Doors()
 	if err := idle(ctx, c.f, doors...); err != nil {
@@ -203,7 +202,7 @@ func (c *churning) atBaseline(ctx context.Context) error {
 		}
 		now[p] = took
 	}
-	for p, took := range now { // any of them
+	for p, took := range now { // in any order
 		if was, there := c.before[p]; there {
 			if err := took.above(was); err != nil {
 				return fmt.Errorf("%s: %w", p.Name(), err)
@@ -221,7 +220,7 @@ func (c *churning) atBaseline(ctx context.Context) error {
 	return nil
 }
 
-// above returns an error if more is taken than there was.
+// checkGrowth returns an error if resource use has grown.
 func (p footprint) above(was footprint) error {
 	for _, q := range []struct {
 		name            string
@@ -238,7 +237,7 @@ func (p footprint) above(was footprint) error {
 	return nil
 }
 
-// look returns what a process takes, and an error if something counts there that nobody wants any more.
+// measureFootprint returns the resource use of a process, and an error if a gauge still counts something.
 func (c *churning) look(ctx context.Context, p *fleet.Role) (took footprint, err error) {
 	m, size, err := c.page(ctx, p)
 	if err != nil {
@@ -265,7 +264,7 @@ func (c *churning) look(ctx context.Context, p *fleet.Role) (took footprint, err
 	return took, err
 }
 
-// page returns the metrics of a process, and how many bytes they are.
+// readMetrics returns the metrics of a process, and their size in bytes.
 func (c *churning) page(ctx context.Context, p *fleet.Role) (fleet.Metrics, int, error) {
 	m, size, err := fleet.LookSized(ctx, p.URL())
 	c.largest.bytes = max(c.largest.bytes, size)
@@ -275,13 +274,13 @@ func (c *churning) page(ctx context.Context, p *fleet.Role) (fleet.Metrics, int,
 	return m, size, err
 }
 
-// adapted is the model that has adapters.
+// adapterModel is the model with adapters.
 const adapted = "adapted"
 
-// adapterPrefix begins the names of adapters, as they are in labels.
+// adapterPrefix is the prefix of adapter names in labels.
 const adapterPrefix = "adapter-"
 
-// adapters returns the names of those of a round.
+// adapterNames returns the adapter names of a round.
 func (c *churning) adapters(round int) []string {
 	var names []string
 	for i := range pick(c.e, 150, 25) {
@@ -290,7 +289,7 @@ func (c *churning) adapters(round int) []string {
 	return names
 }
 
-// startAdapters starts an engine with the adapters of the first round that has some, and a worker in front of it.
+// startAdapters starts an engine with the adapters of the first round which has some, and its worker.
 func (c *churning) startAdapters(ctx context.Context) (err error) {
 	addrs := make([]string, 3)
 	for i := range addrs {
@@ -322,7 +321,7 @@ func (c *churning) startAdapters(ctx context.Context) (err error) {
 	return nil
 }
 
-// stopAdapters ends what startAdapters began.
+// stopAdapters stops the processes of startAdapters.
 func (c *churning) stopAdapters() error {
 	var errs []error
 	for _, p := range []*fleet.Process{c.workerProcess(), c.engine} {
@@ -344,7 +343,7 @@ func (c *churning) workerProcess() *fleet.Process {
 	return c.worker.Process
 }
 
-// load loads adapters into the engine.
+// loadAdapters loads adapters into the engine.
 func (c *churning) load(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if err := c.tell(ctx, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, "/"+name)); err != nil {
@@ -363,7 +362,7 @@ func (c *churning) unload(ctx context.Context, names []string) error {
 	return nil
 }
 
-// tell posts to the engine.
+// postEngine posts to the engine.
 func (c *churning) tell(ctx context.Context, path, body string) error {
 	status, text, err := post(ctx, c.at+path, body)
 	if err == nil && status != http.StatusOK {
@@ -372,7 +371,7 @@ func (c *churning) tell(ctx context.Context, path, body string) error {
 	return err
 }
 
-// listed waits until the doors have so many adapters as models.
+// awaitListed waits until the frontends list n adapters as models.
 func (c *churning) listed(ctx context.Context, n int) error {
 	for _, door := range c.f.Doors() {
 		if _, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
@@ -388,7 +387,7 @@ func (c *churning) listed(ctx context.Context, n int) error {
 	return nil
 }
 
-// use sends each kind of request for an adapter, or its model.
+// useAdapter sends each kind of request for an adapter, or its model.
 func (c *churning) use(ctx context.Context, door *fleet.Role, name string) error {
 	for path, body := range map[string]string{
 		"/v1/completions":      `{"model":%q,"prompt":"hi","max_tokens":2}`,
@@ -405,7 +404,7 @@ func (c *churning) use(ctx context.Context, door *fleet.Role, name string) error
 	return nil
 }
 
-// post sends JSON and returns the answer.
+// postJSON sends JSON and returns the response.
 func post(ctx context.Context, url, body string) (status int, text string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {

@@ -13,13 +13,12 @@ import (
 	"penstock/test/fleet"
 )
 
-// cutPatience bounds the time from the moment that a worker falls silent to its
-// quarantine: the first failure is noticed by keep-alives, which take up to two
-// seconds, and the quarantine may take two more.
+// cutPatience bounds the time from a worker's silence to its quarantine: keep-alives notice the first failure
+// in up to two seconds, and the quarantine may take two more.
 const cutPatience = 4 * time.Second
 
-// cutProxy has a worker behind proxies, for requests and for NATS, that drop
-// everything for a while without telling anybody.
+// runProxyCut puts a worker behind proxies, for requests and for NATS, which silently drop everything for a
+// while.
 func cutProxy(ctx context.Context, e *env, r *result) error {
 	var rpc, bus *proxy
 	var failed error
@@ -59,7 +58,7 @@ func (e *env) proxy(target string) (*proxy, error) {
 	return newProxy(addr, target)
 }
 
-// separation parts a worker from everybody else for a while.
+// partitionScenario separates a worker from all others for a while.
 type separation struct {
 	e         *env
 	r         *result
@@ -69,8 +68,8 @@ type separation struct {
 	cut, mend func() error
 }
 
-// hold parts the worker under load, and sees to it that streams go on elsewhere,
-// that every router stops using it, and that it is back by itself afterwards.
+// runPartition separates the worker under load, and checks that streams continue elsewhere, that every router
+// stops using it, and that it recovers by itself.
 func (s separation) hold(ctx context.Context, length time.Duration) error {
 	load := s.e.load(s.f.Doors()...).Start(ctx, 8)
 	defer load.Abandon()
@@ -114,7 +113,7 @@ func (s separation) hold(ctx context.Context, length time.Duration) error {
 	return nil
 }
 
-// serves waits until the worker is given requests again.
+// awaitServing waits until the worker gets requests again.
 func (s separation) serves(ctx context.Context) error {
 	done := func() (float64, error) {
 		m, err := fleet.Look(ctx, s.worker.URL())
@@ -138,8 +137,8 @@ func (s separation) serves(ctx context.Context) error {
 	return nil
 }
 
-// cutNamespace has a worker in a network namespace of its own, whose link goes
-// down: packets are dropped, and nobody is told.
+// runNamespaceCut puts a worker in its own network namespace and takes its link down: packets are silently
+// dropped.
 func cutNamespace(ctx context.Context, e *env, r *result) error {
 	ns, err := newNamespace(e.seed)
 	if err != nil {
@@ -162,13 +161,13 @@ func cutNamespace(ctx context.Context, e *env, r *result) error {
 	return s.hold(ctx, pick(e, 25*time.Second, 4*time.Second))
 }
 
-// namespace is a network namespace with one link to the outside.
+// netNamespace is a network namespace with one link to the outside.
 type namespace struct {
 	name, link   string
 	host, inside string // addresses of the two ends
 }
 
-// newNamespace makes one; it takes root and the program "ip".
+// newNetNamespace makes a namespace; it needs root and the program "ip".
 func newNamespace(seed uint64) (*namespace, error) {
 	if os.Geteuid() != 0 {
 		return nil, skipped{"a network namespace takes root"}
@@ -195,9 +194,8 @@ func newNamespace(seed uint64) (*namespace, error) {
 	return n, nil
 }
 
-// down takes the far end's link down. The near end has its neighbour noted for
-// good, so that it goes on sending into the void instead of finding out that
-// nobody is there.
+// takeDown takes the far end's link down. The near end keeps a permanent neighbour entry, so that it goes on
+// sending instead of detecting that the peer is gone.
 func (n *namespace) down() error {
 	mac, err := exec.Command("ip", "-n", n.name, "-br", "link", "show", "eth0").Output()
 	if err != nil {
@@ -221,7 +219,7 @@ func (n *namespace) remove() {
 	_ = exec.Command("ip", "link", "del", n.link).Run()
 }
 
-// ip runs the program ip with each line of arguments.
+// runIP runs the program ip with each line of arguments.
 func (n *namespace) ip(lines ...string) error {
 	for _, line := range lines {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
@@ -231,7 +229,7 @@ func (n *namespace) ip(lines ...string) error {
 	return nil
 }
 
-// stopWorker pauses a worker: its sockets stay open, and nobody answers.
+// runWorkerPause pauses a worker: its sockets stay open without an answer.
 func stopWorker(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
 	if err != nil {

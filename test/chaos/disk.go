@@ -14,12 +14,10 @@ import (
 	"penstock/test/fleet"
 )
 
-// diskSize is that of the disk that is filled: it has room for what JetStream
-// reserves.
+// diskSize is the size of the disk which is filled, with room for JetStream's reservation.
 const diskSize = "512m"
 
-// diskFull fills the disk that JetStream writes to, under load, and empties it
-// again.
+// runDiskFull fills the disk of JetStream under load, and empties it again.
 func diskFull(ctx context.Context, e *env, r *result) error {
 	if os.Geteuid() != 0 {
 		return skipped{"mounting a small disk takes root"}
@@ -31,15 +29,14 @@ func diskFull(ctx context.Context, e *env, r *result) error {
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+diskSize, "penstock-chaos", dir).CombinedOutput(); err != nil {
 		return skipped{fmt.Sprintf("a small disk cannot be mounted here: %v: %s", err, strings.TrimSpace(string(out)))}
 	}
-	// Lazily: the processes that write there are gone when this runs, their last
-	// descriptors may not be.
+	// Lazily: the writing processes are gone by now, but possibly not their last descriptors.
 	defer func() { _ = exec.Command("umount", "-l", dir).Run() }()
 	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2, HubData: filepath.Join(dir, "data")})
 	if err != nil {
 		return err
 	}
 	defer e.end(f, r)
-	r.excused = "component=nats" // says that it cannot write
+	r.excused = "component=nats" // reports that it cannot write
 	r.note("JetStream's directory is on a tmpfs of %s, filled with a file", diskSize)
 	full := absence{
 		e, r, f, "disk full", pick(e, 25*time.Second, 5*time.Second),
@@ -49,7 +46,7 @@ func diskFull(ctx context.Context, e *env, r *result) error {
 	return full.hold(ctx)
 }
 
-// fill writes a file until there is no room for a byte more.
+// fillDisk writes a file until no byte is free.
 func fill(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

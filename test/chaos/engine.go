@@ -19,11 +19,12 @@ import (
 	"penstock/test/fleet"
 )
 
-// engineCommand is the argument with which this program is an engine that a scenario disturbs.
+// engineCommand is the argument with which this program runs as an engine for a scenario.
 const engineCommand = "serve-engine"
 
-// serveEngine speaks as vLLM around an engine that computes, so that another one goes on with what it said to the token, until
-// ctx ends. args are a directory with the tokenizer and the addresses of HTTP, events and replay.
+// serveEngine runs a vLLM engine mock around an engine which computes, so that another one can continue its
+// responses to the token, until ctx ends. args are a directory with the tokenizer and the addresses of HTTP,
+// events and replay.
 func serveEngine(ctx context.Context, args []string) error {
 	if len(args) != 4 {
 		return fmt.Errorf("%s: want DIR HTTP EVENTS REPLAY", engineCommand)
@@ -46,15 +47,15 @@ func serveEngine(ctx context.Context, args []string) error {
 	return s.Run(ctx)
 }
 
-// engines are processes of that kind.
+// mockEngines are processes of that kind.
 type engines struct {
 	dir  string // of the tokenizer
 	all  []*fleet.Process
 	http []string
-	spec []string // what a worker is told of each
+	spec []string // the engine flag of each worker
 }
 
-// startEngines starts n.
+// startEngines starts n engines.
 func (e *env) startEngines(ctx context.Context, n int) (_ *engines, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -88,7 +89,7 @@ func (e *env) startEngines(ctx context.Context, n int) (_ *engines, err error) {
 	return g, nil
 }
 
-// writeTokenizer writes the built-in model's tokenizer, and what its engines have to know, to a directory.
+// writeTokenizer writes the built-in model's tokenizer and configuration to a directory.
 func writeTokenizer(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -109,17 +110,17 @@ func writeTokenizer(dir string) error {
 	return nil
 }
 
-// close ends them.
+// stopAll stops them.
 func (g *engines) close() error {
 	var errs []error
 	for _, p := range g.all {
-		_ = p.Resume() // a paused process would not hear of its end
+		_ = p.Resume() // a paused process would not get the signal
 		errs = append(errs, p.Stop(10*time.Second))
 	}
 	return errors.Join(errs...)
 }
 
-// set puts faults in the place of those that an engine had.
+// setFaults replaces the faults of an engine.
 func (g *engines) set(ctx context.Context, i int, faults ...mimic.Fault) error {
 	body, err := json.Marshal(map[string]any{"faults": append([]mimic.Fault{}, faults...)})
 	if err != nil {

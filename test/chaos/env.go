@@ -19,8 +19,8 @@ import (
 // scenario is one kind of disturbance.
 type scenario struct {
 	name, about string
-	// long and short bound the time of the two forms; 0 is not part of the form
-	// unless it is asked for by name.
+	// long and short bound the time of the two forms; a scenario with 0 is not in the form unless it is
+	// named.
 	long, short time.Duration
 	run         func(context.Context, *env, *result) error
 }
@@ -47,21 +47,21 @@ func scenarios() []scenario {
 	}
 }
 
-// skipped is why a scenario cannot be held here.
+// skippedError is the reason why a scenario cannot run here.
 type skipped struct{ why string }
 
 func (s skipped) Error() string { return "skipped: " + s.why }
 
-// env is what all scenarios share.
+// testEnv is the state shared by all scenarios.
 type env struct {
 	options
 	dir    string
-	name   string // of the scenario that runs
+	name   string // of the current scenario
 	ports  *fleet.Ports
 	random *rand.Rand
 	client *fleet.Client
 	mix    []fleet.Known
-	help   map[string]string // what --help of a command says
+	help   map[string]string // the --help of commands
 	fleets int
 	began  time.Time
 }
@@ -101,12 +101,12 @@ func (e *env) close() {
 	}
 }
 
-// say prints one line of progress.
+// logProgress prints one line of progress.
 func (e *env) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs %-9s %s\n", time.Since(e.began).Seconds(), e.name, fmt.Sprintf(format, args...))
 }
 
-// pick is n in the long form and fewer in the short one.
+// longOrShort returns the value for the form.
 func pick[T any](e *env, long, short T) T {
 	if e.short {
 		return short
@@ -114,10 +114,10 @@ func pick[T any](e *env, long, short T) T {
 	return long
 }
 
-// mixTokens is how long answers are, about.
+// mixTokens is the approximate length of responses.
 const mixTokens = 96
 
-// learn takes the answers of all requests from one process that nothing disturbs.
+// learnAnswers gets the responses of all requests from one undisturbed process.
 func (e *env) learn(ctx context.Context) error {
 	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "known"), Ports: e.ports, Workers: 1, HubArgs: e.engineArgs()})
 	if err != nil {
@@ -137,8 +137,8 @@ func (e *env) learn(ctx context.Context) error {
 	return errors.Join(err, f.Close())
 }
 
-// engineArgs are the flags of workers of the engine asked for, whatever its own model
-// is called. What those that see are shown comes to them in shared memory.
+// engineArgs are the flags of workers with the chosen engine, whatever its own model is called. Engines with
+// vision get decoded media in shared memory.
 func (e *env) engineArgs() []string {
 	args := []string{"--engine", e.engine, "--served-model-name", fleet.Model}
 	if e.engine != config.EngineSim {
@@ -147,11 +147,11 @@ func (e *env) engineArgs() []string {
 	return args
 }
 
-// fleet starts a fleet for the scenario that runs.
+// startFleet starts a fleet for the current scenario.
 func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error) {
 	e.fleets++
 	cfg.Bin, cfg.Ports = e.bin, e.ports
-	grace := e.flags("frontend", "drain-grace", "100ms") // nobody comes at the end of a scenario
+	grace := e.flags("frontend", "drain-grace", "100ms") // no load balancer needs the grace at the end of a scenario
 	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
 	cfg.WorkerArgs = slices.Concat(e.engineArgs(), cfg.WorkerArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
@@ -164,7 +164,7 @@ func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error)
 	return fleet.Start(ctx, cfg)
 }
 
-// end stops a fleet, and reports what its processes did that nothing excuses.
+// endFleet stops a fleet, and reports unexcused problems of its processes.
 func (e *env) end(f *fleet.Fleet, r *result) {
 	if err := f.Died(); err != nil {
 		r.problem("%v", err)
@@ -178,7 +178,7 @@ func (e *env) end(f *fleet.Fleet, r *result) {
 	}
 }
 
-// has reports whether a command of the binary knows a flag.
+// hasFlag reports whether a command of the binary has a flag.
 func (e *env) has(command, name string) bool {
 	text, known := e.help[command]
 	if !known {
@@ -189,8 +189,7 @@ func (e *env) has(command, name string) bool {
 	return strings.Contains(text, "--"+name+" ")
 }
 
-// flags returns those flags and values that a command knows: settings may be
-// younger than this program.
+// knownFlags returns the flags and values which a command has: a setting may be newer than the binary.
 func (e *env) flags(command string, pairs ...string) []string {
 	var args []string
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -201,8 +200,7 @@ func (e *env) flags(command string, pairs ...string) []string {
 	return args
 }
 
-// load returns clients of the given processes; half of their requests find no
-// cache.
+// newLoad returns clients of the given processes; half of their requests are uncached.
 func (e *env) load(doors ...*fleet.Role) *fleet.Load {
 	l := &fleet.Load{Client: e.client, Mix: e.mix, Fresh: 0.5, Seed: e.random.Uint64()}
 	for _, d := range doors {
@@ -211,7 +209,7 @@ func (e *env) load(doors ...*fleet.Role) *fleet.Load {
 	return l
 }
 
-// pause waits, as the world does between two events.
+// sleepContext waits between two events.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

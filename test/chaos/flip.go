@@ -9,22 +9,21 @@ import (
 	"penstock/test/fleet"
 )
 
-// flipEvery is how many bytes have one wrong bit, about: a thousand frames of a token each.
+// flipEvery is the mean number of bytes per flipped bit: a thousand frames of a token each.
 const flipEvery = 60_000
 
-// flipper damages bytes that pass: one bit in so many, at random. Its zero value damages
-// nothing.
+// bitFlipper flips random bits in passing bytes. Its zero value flips none.
 type flipper struct {
 	mu struct {
 		sync.Mutex
-		random *rand.Rand // nil: nothing is damaged
-		every  int        // bytes, about
+		random *rand.Rand // nil: nothing is flipped
+		every  int        // mean distance in bytes
 		left   int        // bytes until the next
 		flips  int
 	}
 }
 
-// start has it damage what passes from now on, one bit in so many bytes.
+// startFlipping starts to flip one bit per every bytes on average.
 func (f *flipper) start(seed uint64, every int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -34,14 +33,14 @@ func (f *flipper) start(seed uint64, every int) {
 
 func (f *flipper) nextLocked() { f.mu.left = f.mu.random.IntN(2*f.mu.every) + 1 }
 
-// count returns how many bits were flipped.
+// flipCount returns how many bits were flipped.
 func (f *flipper) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.flips
 }
 
-// flip damages b.
+// damageBytes flips bits of b.
 func (f *flipper) flip(b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,9 +57,9 @@ func (f *flipper) flip(b []byte) {
 	}
 }
 
-// flipBits has every worker behind a proxy that damages what goes between it and the
-// frontend, in plain TCP. What is answered must be right, and 99 of 100 requests are: one
-// that loses its connection more often than a request may move is refused.
+// runBitFlips puts every worker behind a proxy which flips bits between it and the frontend, in plain TCP.
+// Responses must be right, and 99 of 100 requests succeed: one which loses its connection more often than a
+// request may migrate is refused.
 func flipBits(ctx context.Context, e *env, r *result) error {
 	var proxies []*proxy
 	var failed error

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// freezeBound bounds the time from the moment at which an engine hangs to that at which no router has it as ready.
+	// freezeBound bounds the time from an engine's freeze until no router has it as ready.
 	freezeBound = 15 * time.Second
-	// stallBound bounds the pause of a stream that stalls in the middle: the least limit, the times at which it is looked at and
-	// asked, and what the change of the worker takes.
+	// stallBound bounds the pause of a stream which stalls in the middle: the smallest stall limit, the
+	// polling intervals, and the migration.
 	stallBound = 20 * time.Second
 )
 
-// hung is a fleet whose workers are in front of engines that hang: behind a router process for one of its frontends.
+// hangScenario is a fleet whose workers are in front of engines which hang; one of its frontends uses a
+// router process.
 type hung struct {
 	e       *env
 	r       *result
@@ -28,7 +29,8 @@ type hung struct {
 	mix     []fleet.Known
 }
 
-// hang starts it with two engines, which take a while for each piece of an answer, and learns the answers.
+// startHangScenario starts it with two engines, which take a while for each piece of a response, and learns
+// the responses.
 func (e *env) hang(ctx context.Context, r *result) (h *hung, err error) {
 	h = &hung{e: e, r: r}
 	if h.engines, err = e.startEngines(ctx, 2); err != nil {
@@ -45,7 +47,7 @@ func (e *env) hang(ctx context.Context, r *result) (h *hung, err error) {
 	if err != nil {
 		return nil, errors.Join(err, h.engines.close())
 	}
-	// What is drawn at random is drawn anew behind a move: these engines know of no earlier attempt.
+	// After a migration random draws start again: these engines do not know the earlier attempt.
 	var mix []fleet.Request
 	for _, q := range fleet.Mix(96, mixTokens) {
 		if q.Body["temperature"] == 0 {
@@ -62,15 +64,15 @@ func (e *env) hang(ctx context.Context, r *result) (h *hung, err error) {
 	return h, nil
 }
 
-// drip is how long each piece of an answer takes, so that streams are long enough to be hit.
+// slowTokens delays each piece of a response, so that streams last long enough to be hit.
 var drip = mimic.Fault{Kind: mimic.FaultDrip, For: mimic.Wait(25 * time.Millisecond)}
 
-// calm takes away all that goes wrong.
+// clearFaults removes the faults.
 func (h *hung) calm(ctx context.Context) error {
 	return errors.Join(h.engines.set(ctx, 0, drip), h.engines.set(ctx, 1, drip))
 }
 
-// close ends all processes.
+// endScenario stops all processes.
 func (h *hung) close() {
 	h.r.excused = "the engine does not answer"
 	h.e.end(h.f, h.r)
@@ -79,14 +81,14 @@ func (h *hung) close() {
 	}
 }
 
-// load returns clients of all doors.
+// newLoad returns clients of all frontends.
 func (h *hung) load() *fleet.Load {
 	l := h.e.load(h.f.Doors()...)
 	l.Mix = h.mix
 	return l
 }
 
-// freeze has an engine say nothing more (SIGSTOP), with and without other traffic, and lets it go on.
+// runFreeze freezes an engine (SIGSTOP), with and without other traffic, and resumes it.
 func freeze(ctx context.Context, e *env, r *result) error {
 	h, err := e.hang(ctx, r)
 	if err != nil {
@@ -109,7 +111,7 @@ func freeze(ctx context.Context, e *env, r *result) error {
 	return nil
 }
 
-// freeze does so once.
+// freezeOnce does so once.
 func (h *hung) freeze(ctx context.Context, traffic bool, found, back *fleet.Durations) error {
 	load := h.load().Start(ctx, 8)
 	if err := h.underWay(ctx, load, 6); err != nil {
@@ -151,7 +153,7 @@ func (h *hung) freeze(ctx context.Context, traffic bool, found, back *fleet.Dura
 	return nil
 }
 
-// underWay waits until so many streams are.
+// awaitStreams waits until n streams are in progress.
 func (h *hung) underWay(ctx context.Context, load *fleet.Running, n int) error {
 	_, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, func(context.Context) error {
 		if _, accepted := load.InFlight(); accepted < n {
@@ -162,7 +164,7 @@ func (h *hung) underWay(ctx context.Context, load *fleet.Running, n int) error {
 	return err
 }
 
-// everywhere waits until what is looked for is so in every router that follows workers itself.
+// awaitRouters waits until look succeeds for every router which follows workers itself.
 func (h *hung) everywhere(ctx context.Context, look func(door *fleet.Role) func(context.Context) error) (time.Duration, error) {
 	began := time.Now()
 	doors := h.f.Watchers()
@@ -175,14 +177,15 @@ func (h *hung) everywhere(ctx context.Context, look func(door *fleet.Role) func(
 	return time.Since(began), errors.Join(errs...)
 }
 
-// stalls has streams of one engine stall, in the middle and before their first tokens, while it works otherwise.
+// runStalls stalls streams of one engine, in the middle and before their first tokens, while it works
+// otherwise.
 func stalls(ctx context.Context, e *env, r *result) error {
 	h, err := e.hang(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer h.close()
-	// What streams usually take is learned from some.
+	// The usual times of streams are learned from some.
 	warm := h.load()
 	warm.Limit = pick[int64](e, 60, 24)
 	tally, _ := warm.Start(ctx, 8).Wait()
@@ -227,7 +230,7 @@ func stalls(ctx context.Context, e *env, r *result) error {
 	return h.calm(ctx)
 }
 
-// stalled is how many streams were ended for it, by the workers' count.
+// countStalled is the number of stalled streams, by the workers' count.
 func (h *hung) stalled(ctx context.Context) (n float64, err error) {
 	for _, w := range h.f.Workers {
 		m, lookErr := fleet.Look(ctx, w.URL())

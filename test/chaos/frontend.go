@@ -8,11 +8,11 @@ import (
 	"penstock/test/fleet"
 )
 
-// freedBound bounds the time in which what a dead frontend held is free.
+// freedBound bounds the time in which the resources of a dead frontend are freed.
 const freedBound = 2 * time.Second
 
-// killFrontend kills a frontend with streams in progress: its own end, those of
-// another go on, and the workers give back what the dead one held.
+// runFrontendKill kills a frontend with streams in progress: its own end, other frontends' continue, and the
+// workers free the resources of the dead one.
 func killFrontend(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2, Routers: e.routers()})
 	if err != nil {
@@ -32,7 +32,7 @@ func killFrontend(ctx context.Context, e *env, r *result) error {
 	return nil
 }
 
-// routers is how many router processes a fleet has that is to show theirs.
+// routerCount is the number of router processes in a fleet which shows their state.
 func (e *env) routers() int {
 	if e.has("router", "rpc-addr") {
 		return 1
@@ -42,7 +42,7 @@ func (e *env) routers() int {
 
 func frontendDies(ctx context.Context, e *env, r *result, f *fleet.Fleet, freed *fleet.Durations) error {
 	victim, other := f.Frontends[0], f.Frontends[1]
-	// Streams that would go on for much longer than what is asked for.
+	// Streams which last much longer than the bound.
 	long := e.load(victim)
 	long.Mix = []fleet.Known{{Request: endless(e, 4000)}}
 	doomed := long.Start(ctx, 6)
@@ -60,9 +60,9 @@ func frontendDies(ctx context.Context, e *env, r *result, f *fleet.Fleet, freed 
 	doomed.NoMore()
 	victim.Kill()
 	died := time.Now()
-	spared, _ := short.Finish() // each finishes the answer that it was in
+	spared, _ := short.Finish() // each finishes its current response
 	survivors := e.load(other)
-	survivors.Limit = 1 // the other serves at once
+	survivors.Limit = 1 // the other frontend still serves
 	after, _ := survivors.Start(ctx, 1).Wait()
 	if _, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, func(ctx context.Context) error { return idle(ctx, f, other) }); err != nil {
 		return err
@@ -82,7 +82,7 @@ func frontendDies(ctx context.Context, e *env, r *result, f *fleet.Fleet, freed 
 	return f.Ready(ctx)
 }
 
-// endless is a request whose answer takes longer than anybody waits.
+// endlessRequest is a request whose response takes longer than any test waits.
 func endless(e *env, tokens int) fleet.Request {
 	return fleet.Request{Name: "endless", Path: "/v1/completions", Body: map[string]any{
 		"model": fleet.Model, "prompt": fmt.Sprintf("The water of year %d goes on and on", e.random.IntN(1e6)),
@@ -90,8 +90,8 @@ func endless(e *env, tokens int) fleet.Request {
 	}}
 }
 
-// idle returns nil if no worker serves a call or holds a block for one, and no
-// router that is given counts a request.
+// checkIdle returns nil if no worker serves a call or holds a block for one, and none of the given routers
+// counts a request.
 func idle(ctx context.Context, f *fleet.Fleet, routers ...*fleet.Role) error {
 	for _, w := range f.Workers {
 		m, err := fleet.Look(ctx, w.URL())
@@ -115,7 +115,7 @@ func idle(ctx context.Context, f *fleet.Fleet, routers ...*fleet.Role) error {
 	return nil
 }
 
-// noSlots returns nil if the router of a process counts no request.
+// checkNoRequests returns nil if the router of a process counts no request.
 func noSlots(ctx context.Context, door *fleet.Role) error {
 	rows, err := fleet.Workers(ctx, door.URL())
 	if err != nil {

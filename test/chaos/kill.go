@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// deathPatience bounds how long a worker that died may count as ready after the
-	// first failure: it is the product's promise.
+	// deathPatience bounds how long a dead worker may count as ready after the first failure: it is the
+	// product's promise.
 	deathPatience = 2 * time.Second
-	// resumeBound bounds the time from a worker's death to the next token of its
-	// streams, for 99 of 100.
+	// resumeBound bounds the time from a worker's death to the next token of its streams, for 99 of 100.
 	resumeBound = time.Second
-	// returnPatience bounds the time in which what was away is back by itself.
+	// returnPatience bounds the time for a recovery.
 	returnPatience = 60 * time.Second
 )
 
-// kill kills a worker at a random token of one stream, again and again, while
-// others are served, and starts it anew.
+// runKill repeatedly kills a worker at a random token of one stream, while others are served, and restarts
+// it.
 func kill(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2, Routers: 1, Routed: 1})
 	if err != nil {
@@ -31,7 +30,7 @@ func kill(ctx context.Context, e *env, r *result) error {
 	defer e.end(f, r)
 	k := killing{e: e, f: f, load: e.load(f.Doors()...).Start(ctx, 6), failures: map[*fleet.Role]float64{}}
 	runs := pick(e, e.runs, min(e.runs, 6))
-	for tries := 0; k.deaths < runs && tries < 3*runs && err == nil; tries++ { // some streams end before their token comes
+	for tries := 0; k.deaths < runs && tries < 3*runs && err == nil; tries++ { // some streams end before the token
 		before := k.deaths
 		err = k.once(ctx)
 		if k.deaths > before && k.deaths%20 == 0 {
@@ -63,7 +62,7 @@ func kill(ctx context.Context, e *env, r *result) error {
 	return nil
 }
 
-// killing is the state of that scenario.
+// killScenario is the state of that scenario.
 type killing struct {
 	e             *env
 	f             *fleet.Fleet
@@ -74,7 +73,7 @@ type killing struct {
 	reacted       fleet.Durations
 }
 
-// trigger is an observer that kills a worker at the nth text.
+// killTrigger is an observer which kills a worker at the nth text.
 type trigger struct {
 	fleet.Observer
 	at     int
@@ -96,13 +95,13 @@ func (t *trigger) Text(n int, at time.Time) {
 	}
 }
 
-// once has one worker die in the middle of a stream, and come back.
+// killOnce kills a worker in the middle of a stream, and restarts it.
 func (k *killing) once(ctx context.Context) error {
 	e := k.e
 	known := &e.mix[e.random.IntN(len(e.mix))]
 	doors := k.f.Doors()
 	door := doors[e.random.IntN(len(doors))]
-	elsewhere := e.random.IntN(4) == 0 // another may die than the one that serves the stream
+	elsewhere := e.random.IntN(4) == 0 // sometimes another worker than the stream's
 	other := k.f.Workers[e.random.IntN(len(k.f.Workers))]
 
 	watch, done := k.load.Observe()
@@ -111,14 +110,14 @@ func (k *killing) once(ctx context.Context) error {
 	var strike sync.WaitGroup
 	strikes := func(worker uint64) {
 		victim = other
-		if !elsewhere && !door.Routed { // whose worker is a router
+		if !elsewhere && !door.Routed { // its worker is a router
 			victim = k.f.Workers[worker-1]
 		}
 		died = time.Now()
 		k.load.Dead(victim.ID, died)
 		strike.Go(victim.Kill) // the stream is read meanwhile
 	}
-	// Few texts are fewer than tokens: some streams end before theirs comes.
+	// There are fewer texts than tokens: some streams end before the trigger.
 	o := e.client.Stream(ctx, door.URL(), known.Request, &trigger{Observer: watch, at: 1 + e.random.IntN(max(1, known.Want.Output*3/4)), strike: strikes})
 	done(&o, known)
 	strike.Wait()
@@ -129,8 +128,8 @@ func (k *killing) once(ctx context.Context) error {
 	return k.revive(ctx, victim, died)
 }
 
-// revive starts a dead worker when every router has noticed, and waits until it
-// is part of the fleet.
+// restartWorker restarts a dead worker when every router has noticed, and waits until it is part of the
+// fleet.
 func (k *killing) revive(ctx context.Context, victim *fleet.Role, died time.Time) error {
 	if err := k.watch(ctx, victim, died); err != nil {
 		return err
@@ -153,9 +152,8 @@ func (k *killing) revive(ctx context.Context, victim *fleet.Role, died time.Time
 	return nil
 }
 
-// watch returns when no router counts a dead worker as ready. A router that has no
-// request for it, and no ping due, has nothing to notice for a while: what it owes is
-// counted from its first failure on.
+// awaitNoticed returns when no router counts a dead worker as ready. A router without a request for it, and
+// without a due ping, has nothing to notice for a while: its time counts from its first failure.
 func (k *killing) watch(ctx context.Context, victim *fleet.Role, died time.Time) error {
 	doors := k.f.Watchers()
 	first, last, errs := make([]time.Time, len(doors)), make([]time.Time, len(doors)), make([]error, len(doors))
@@ -183,20 +181,20 @@ func (k *killing) watch(ctx context.Context, victim *fleet.Role, died time.Time)
 	for i := range doors {
 		k.noticed.Add(last[i].Sub(died))
 		if first[i].IsZero() {
-			first[i] = last[i] // between two looks
+			first[i] = last[i] // between two polls
 		}
 		k.reacted.Add(last[i].Sub(first[i]))
 	}
 	return errors.Join(errs...)
 }
 
-// failures is how many calls and pings of a router have failed.
+// countFailures is the number of failed calls and pings of a router.
 func failures(ctx context.Context, door *fleet.Role) (float64, error) {
 	m, err := fleet.Look(ctx, door.URL())
 	return m.Sum("penstock_router_failed_calls_total", `code="unavailable"`) + m.Sum("penstock_router_pings_total", `outcome="failed"`), err
 }
 
-// gone returns nil when a router does not count a worker as ready.
+// workerGone returns nil when a router does not count a worker as ready.
 func gone(door, worker *fleet.Role) func(context.Context) error {
 	return func(ctx context.Context) error {
 		rows, err := fleet.Workers(ctx, door.URL())

@@ -1,16 +1,15 @@
-// Command chaos disturbs a fleet of real processes and holds every answer against
-// the one that is known: workers are killed in the middle of streams, NATS is
-// away for longer than leases last, networks are cut, disks fill up, clients stop
-// reading, everything is restarted under load. It says what was sent, failed and
-// came twice, and exits with 1 if anything was not as it must be.
+// Command chaos disturbs a fleet of real processes and compares every response with the known one: workers
+// are killed in the middle of streams, NATS is away for longer than leases last, networks are cut, disks fill
+// up, clients stop reading, everything is restarted under load. It reports the counts of sent, failed and
+// duplicated requests, and exits with 1 if anything was wrong.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/chaos -bin ./penstock              # all scenarios, about an hour
 //	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
 //
-// Everything is on loopback, or in a network namespace that it makes and removes.
-// Processes do not outlive it, however it ends (on Linux).
+// Everything is on loopback, or in a network namespace which it makes and removes. Its processes never
+// outlive it (on Linux).
 package main
 
 import (
@@ -42,7 +41,7 @@ func main() {
 	}
 }
 
-// options are what the command line says.
+// options are the command line's.
 type options struct {
 	bin, file, keep string
 	nats, engine    string
@@ -70,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Fprintln(flags.Output(), "\nflags:")
 		flags.PrintDefaults()
 	}
-	// Flags may stand behind the names, too.
+	// Flags may follow the names too.
 	var names []string
 	for rest := args; ; {
 		if err := flags.Parse(rest); err != nil {
@@ -91,7 +90,7 @@ func run(ctx context.Context, args []string) error {
 	return perform(ctx, o, chosen)
 }
 
-// choose returns the scenarios of the given names, or all that the form has.
+// chooseScenarios returns the scenarios of the given names, or all of the form.
 func choose(names []string, o options) ([]scenario, error) {
 	if len(names) == 0 {
 		return slices.DeleteFunc(scenarios(), func(s scenario) bool { return o.short && s.short == 0 }), nil
@@ -107,7 +106,7 @@ func choose(names []string, o options) ([]scenario, error) {
 	return chosen, nil
 }
 
-// perform runs scenarios one after another and reports on them.
+// performScenarios runs scenarios one after another and reports on them.
 func perform(ctx context.Context, o options, chosen []scenario) error {
 	e, err := newEnv(o)
 	if err != nil {
@@ -145,7 +144,7 @@ func perform(ctx context.Context, o options, chosen []scenario) error {
 	return nil
 }
 
-// perform runs one scenario, within its time.
+// performScenario runs one scenario, within its time.
 func (e *env) perform(ctx context.Context, s scenario) *result {
 	r := &result{Scenario: s.name, Status: "ok"}
 	limit := s.long

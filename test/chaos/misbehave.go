@@ -16,14 +16,13 @@ import (
 	"penstock/test/fleet"
 )
 
-// act is one thing that an ill-behaved client does on a connection of its own. It returns what the server did
-// that it should not have.
+// clientAct is one misbehaviour of a client on its own connection. It returns a violation of the server.
 type act struct {
 	name string
 	do   func(conn *net.TCPConn, r *rand.Rand) error
 }
 
-// acts are all of them.
+// clientActs are all of them.
 func acts() []act {
 	return []act{
 		{"leave a stream", leaveStream},
@@ -42,7 +41,7 @@ func acts() []act {
 	}
 }
 
-// misbehave has so many clients misbehave at the fleet's frontends, until the function that it returns is
+// startMisbehaving starts clients which misbehave at the fleet's frontends, until the returned function is
 // called, which waits for them.
 func (c *churning) misbehave(ctx context.Context, clients int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,11 +62,11 @@ func (c *churning) misbehave(ctx context.Context, clients int) (stop func()) {
 	}
 }
 
-// perform does one act.
+// performAct performs one act.
 func (c *churning) perform(ctx context.Context, a act, door *fleet.Role, r *rand.Rand) {
 	conn, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", door.HTTP)
 	if err != nil {
-		return // the round is over
+		return // the round has ended
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
@@ -80,23 +79,23 @@ func (c *churning) perform(ctx context.Context, a act, door *fleet.Role, r *rand
 	}
 }
 
-// someTime waits up to most.
+// sleepRandom waits up to most.
 func someTime(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
 
-// request writes a POST with a body.
+// writePost writes a POST with a body.
 func request(w io.Writer, path, body string, headers ...string) error {
 	_, err := fmt.Fprintf(w, "POST %s HTTP/1.1\r\nHost: chaos\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s",
 		path, len(body), strings.Join(append(headers, ""), "\r\n"), body)
 	return err
 }
 
-// streamed is a request for a long stream.
+// streamBody is a request for a long stream.
 func streamed(r *rand.Rand) string {
 	return fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"Count to %d."}]}`, fleet.Model, 50+r.IntN(400), r.IntN(1e6))
 }
 
-// answered reads the status of an answer, and returns an error if it is none of those that may be. That the
-// server closes the connection without one is its right.
+// checkStatus reads the status of a response, and returns an error if it is not allowed. The server may also
+// close the connection without one.
 func answered(conn net.Conn, statuses ...int) error {
 	if err := conn.SetReadDeadline(time.Now().Add(returnPatience)); err != nil {
 		return nil // it is closed
@@ -187,7 +186,7 @@ func hugeHeader(conn *net.TCPConn, r *rand.Rand) error {
 }
 
 func hugeBody(conn *net.TCPConn, r *rand.Rand) error {
-	if r.IntN(2) == 0 { // it says so
+	if r.IntN(2) == 0 { // the header announces it
 		_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: chaos\r\nContent-Length: 99999999999\r\n\r\n{")
 		return answered(conn, http.StatusRequestEntityTooLarge)
 	}

@@ -8,8 +8,8 @@ import (
 	"penstock/test/fleet"
 )
 
-// natsAway takes the NATS server away under load, for longer than leases last:
-// first it dies, then it is paused.
+// runNATSAway takes the NATS server away under load for longer than leases last: first it dies, then it is
+// paused.
 func natsAway(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2})
 	if err != nil {
@@ -25,7 +25,7 @@ func natsAway(ctx context.Context, e *env, r *result) error {
 	return paused.hold(ctx)
 }
 
-// absence is a time without NATS.
+// natsAbsence is a time without NATS.
 type absence struct {
 	e           *env
 	r           *result
@@ -69,9 +69,9 @@ func (a absence) hold(ctx context.Context) error {
 	return a.eventsFlow(ctx)
 }
 
-// back waits until every worker is registered again, by its id, and confirmed in
-// every router. A worker that lived through the absence keeps its epoch, which is
-// that of its life and of its cache; another holder's is higher.
+// awaitRegistered waits until every worker is registered again, with its id, and confirmed in every router. A
+// worker which survived the absence keeps its epoch, that of its process and its cache; the epoch of another
+// holder is higher.
 func (a absence) back(ctx context.Context, before fleet.Registry) error {
 	took, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
 		now, err := fleet.ReadRegistry(ctx, a.f.NATS)
@@ -102,8 +102,7 @@ func (a absence) back(ctx context.Context, before fleet.Registry) error {
 	return nil
 }
 
-// eventsFlow sees to it that what workers cache is what every router believes,
-// with new blocks among it.
+// checkEventsFlow checks that every router's index equals the workers' caches, with new blocks among them.
 func (a absence) eventsFlow(ctx context.Context) error {
 	events, err := lastEvents(ctx, a.f)
 	if err != nil {
@@ -135,14 +134,13 @@ func (a absence) eventsFlow(ctx context.Context) error {
 	return nil
 }
 
-// place is a worker in a router.
+// workerInRouter is a worker in a router.
 type place struct {
 	door   string
 	worker uint64
 }
 
-// lastEvents returns the number of the last cache event of every worker in every
-// router that serves clients.
+// lastEvents returns the number of the last cache event of every worker in every router which serves clients.
 func lastEvents(ctx context.Context, f *fleet.Fleet) (map[place]uint64, error) {
 	last := map[place]uint64{}
 	for _, door := range f.Frontends {
@@ -157,8 +155,7 @@ func lastEvents(ctx context.Context, f *fleet.Fleet) (map[place]uint64, error) {
 	return last, nil
 }
 
-// indexTrue returns nil if every router believes of every worker to hold as many
-// blocks as that worker says it holds.
+// checkIndex returns nil if every router counts as many blocks for every worker as that worker reports.
 func indexTrue(ctx context.Context, f *fleet.Fleet) error {
 	for _, w := range f.Workers {
 		m, err := fleet.Look(ctx, w.URL())

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// normalBound bounds the time after a burst in which latency is normal again.
+	// normalBound bounds the time after a burst until latency is normal again.
 	normalBound = 5 * time.Second
-	// hangBound is more than any answer of a full fleet takes.
+	// hangBound is more than any response of a full fleet takes.
 	hangBound = 30 * time.Second
 )
 
-// overload has ten times the clients come for a while, to a fleet with short
-// queues: every request is answered, with an answer or with when to come again.
+// runOverload runs ten times the clients for a while on a fleet with short queues: every request gets a
+// response, or a time to retry.
 func overload(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{
 		Workers: 2, Frontends: 1,
@@ -28,7 +28,7 @@ func overload(ctx context.Context, e *env, r *result) error {
 	defer e.end(f, r)
 	const usual = 6
 	load := e.load(f.Doors()...)
-	load.Gap = 20 * time.Millisecond // a client's thought, and what keeps refused ones from spinning
+	load.Gap = 20 * time.Millisecond // think time, which also prevents refused clients from spinning
 	base := load.Start(ctx, usual)
 	defer base.Abandon()
 	if err := pause(ctx, 2*time.Second); err != nil {
@@ -71,8 +71,7 @@ func overload(ctx context.Context, e *env, r *result) error {
 	return settles(ctx, r, base, &normal, ended)
 }
 
-// settles waits until requests are as fast as before the burst. What was said of
-// them is judged in windows of half a second.
+// awaitNormal waits until requests are as fast as before the burst, judged in windows of half a second.
 func settles(ctx context.Context, r *result, base *fleet.Running, normal *fleet.Tally, ended time.Time) error {
 	base.Cut()
 	limit := max(2*normal.Took.Percentile(50), normal.Took.Percentile(99))

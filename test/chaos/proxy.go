@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// proxy passes connections on to one address, until it is cut: then no byte and no
-// end of a connection goes through, in neither direction, and nobody is told. New
-// connections are taken and left without an answer. When the cut ends, what was
-// held up arrives, as it does after a network of TCP connections was torn.
+// cutProxyConn forwards connections to one address until it is cut: then no byte and no end of a connection
+// passes, in either direction, without notice. New connections are accepted and left without an answer. When
+// the cut ends, the held-up data arrives, as after a network outage under TCP.
 type proxy struct {
 	target string
 	ln     net.Listener
@@ -26,10 +25,10 @@ type proxy struct {
 	}
 }
 
-// dialPatience bounds a proxy's or balancer's attempt to reach a process.
+// dialPatience bounds a connection attempt of a proxy or balancer.
 const dialPatience = 2 * time.Second
 
-// newProxy listens at addr and passes on to target.
+// newCutProxyConn listens at addr and forwards to target.
 func newProxy(addr, target string) (*proxy, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -45,18 +44,18 @@ func newProxy(addr, target string) (*proxy, error) {
 
 func (p *proxy) addr() string { return p.ln.Addr().String() }
 
-// cut holds everything up until mend.
+// cutTraffic holds everything up until restoreTraffic.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
 	case <-p.mu.open:
 		p.mu.open = make(chan struct{})
-	default: // it is cut
+	default: // already cut
 	}
 }
 
-// mend ends a cut.
+// restoreTraffic ends a cut.
 func (p *proxy) mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +66,7 @@ func (p *proxy) mend() {
 	}
 }
 
-// close ends everything, and waits.
+// closeAll ends everything, and waits.
 func (p *proxy) close() {
 	_ = p.ln.Close()
 	p.mend()
@@ -80,7 +79,7 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
-// pass waits until b may pass, and damages it if the proxy is to.
+// awaitOpen waits until b may pass, and damages it if flipping is on.
 func (p *proxy) pass(b []byte) {
 	p.bits.flip(b)
 	p.mu.Lock()
@@ -89,7 +88,7 @@ func (p *proxy) pass(b []byte) {
 	<-open
 }
 
-// keep notes a connection for close; false if that was called.
+// addConn registers a connection for closeAll; false after closeAll.
 func (p *proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,9 +133,8 @@ func (p *proxy) serve(in net.Conn) {
 	join(in, out, p.pass)
 }
 
-// join copies between two connections until both directions are at their end;
-// before anything goes through, pass is asked, with nil for an end. An end without an error is passed
-// on as such, an error ends both.
+// joinConns copies between two connections until both directions have ended; it calls pass before anything
+// goes through, with nil for an end. An end without an error is forwarded as such, an error ends both.
 func join(a, b net.Conn, pass func([]byte)) {
 	var both sync.WaitGroup
 	way := func(dst, src net.Conn) {
@@ -175,9 +173,8 @@ func copyThrough(dst io.Writer, src io.Reader, pass func([]byte)) error {
 	}
 }
 
-// balancer passes each connection on to one of several processes, in turn, and
-// tries the next one if it cannot connect. That is all it does: it looks at no
-// request, asks for no health, and repeats nothing.
+// connBalancer forwards each connection to one of several processes, in turn, and tries the next one if it
+// cannot connect. It does not look at requests, check health, or retry.
 type balancer struct {
 	ln     net.Listener
 	cancel context.CancelFunc
@@ -186,8 +183,8 @@ type balancer struct {
 		sync.Mutex
 		targets []string
 		next    int
-		refused int // connects that went elsewhere
-		lost    int // connections that nobody took
+		refused int // connects which went elsewhere
+		lost    int // connections which no process accepted
 	}
 }
 
@@ -214,14 +211,14 @@ func newBalancer(addr string, targets ...string) (*balancer, error) {
 
 func (b *balancer) url() string { return "http://" + b.ln.Addr().String() }
 
-// close ends all connections and waits.
+// closeAll ends all connections and waits.
 func (b *balancer) close() {
 	_ = b.ln.Close()
 	b.cancel()
 	b.wg.Wait()
 }
 
-// order returns all targets, the one whose turn it is first.
+// targetOrder returns all targets, starting with the next in turn.
 func (b *balancer) order() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,8 +230,8 @@ func (b *balancer) order() []string {
 	return order
 }
 
-// retries returns how many connects went to another process than the one whose
-// turn it was, and how many connections found none.
+// retryCounts returns how many connects went to another process than the next in turn, and how many
+// connections found none.
 func (b *balancer) retries() (refused, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,7 +253,7 @@ func (b *balancer) serve(ctx context.Context, in net.Conn) {
 	join(in, out, func([]byte) {})
 }
 
-// dial connects to the first target that takes the connection.
+// dialNext connects to the first target which accepts the connection.
 func (b *balancer) dial(ctx context.Context) net.Conn {
 	d := net.Dialer{Timeout: dialPatience}
 	for _, target := range b.order() {

@@ -15,7 +15,7 @@ import (
 	"penstock/test/fleet"
 )
 
-// report is what a run of the program found.
+// chaosReport is the result of a run of the program.
 type report struct {
 	Date      string    `json:"date"`
 	Commit    string    `json:"commit"`
@@ -38,7 +38,7 @@ func newReport(seed uint64, form string) *report {
 	}
 }
 
-// result is what one scenario found.
+// scenarioResult is the result of one scenario.
 type result struct {
 	Scenario string  `json:"scenario"`
 	Status   string  `json:"status"` // ok, failed or skipped
@@ -48,13 +48,13 @@ type result struct {
 	Right      int `json:"right"`
 	Failed     int `json:"failed"`
 	Refused    int `json:"refused"` // with Retry-After
-	Left       int `json:"left"`    // given up by the client
-	Doomed     int `json:"doomed"`  // streams of a frontend that was killed, which cannot go on
+	Left       int `json:"left"`    // aborted by the client
+	Doomed     int `json:"doomed"`  // streams of a killed frontend, which cannot continue
 	Duplicated int `json:"duplicated"`
 	Missing    int `json:"missing"`
 	Altered    int `json:"altered"`
-	Moved      int `json:"moved"` // answers that changed their worker
-	// Tokens that came twice or not at all, in all answers.
+	Moved      int `json:"moved"` // responses which changed their worker
+	// Duplicated and missing tokens, in all responses.
 	DuplicatedTokens int `json:"duplicated_tokens"`
 	MissingTokens    int `json:"missing_tokens"`
 
@@ -62,10 +62,10 @@ type result struct {
 	Problems []string `json:"problems,omitempty"` // why it failed
 	Notes    []string `json:"notes,omitempty"`
 
-	excused string // lines of logs with this are as they must be; "" is none
+	excused string // log lines with this are expected; "" is none
 }
 
-// figure is a measured number; times are in milliseconds.
+// reportFigure is a measured number; times are in milliseconds.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -80,7 +80,7 @@ func (r *result) time(name string, d time.Duration) {
 	r.figure(name, float64(d.Microseconds())/1000, "ms")
 }
 
-// times states a sample.
+// addDurations adds the figures of a sample.
 func (r *result) times(name string, d *fleet.Durations) {
 	r.figure(name+", count", float64(d.Count()), "")
 	r.time(name+", p50", d.Percentile(50))
@@ -96,7 +96,7 @@ func (r *result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// count adds what became of requests.
+// addCounts adds the outcomes of requests.
 func (r *result) count(t *fleet.Tally) {
 	r.Sent += t.Sent
 	r.Right += t.Right
@@ -111,7 +111,7 @@ func (r *result) count(t *fleet.Tally) {
 	r.MissingTokens += t.MissingTokens
 }
 
-// flawless counts requests of which each must have been answered, and right.
+// requireFlawless counts requests which all must have a right response.
 func (r *result) flawless(t *fleet.Tally) {
 	r.count(t)
 	r.right(t)
@@ -123,14 +123,14 @@ func (r *result) flawless(t *fleet.Tally) {
 	}
 }
 
-// right demands that every answer there is, is the one that is known.
+// requireRight demands that every response is right.
 func (r *result) right(t *fleet.Tally) {
 	if t.Wrong() > 0 {
 		r.problem("%d answers are not what they should be: %s", t.Wrong(), strings.Join(t.Differences, "\n"))
 	}
 }
 
-// print writes the table, then what each scenario has to say.
+// printTable writes the table, then the details of each scenario.
 func (rep *report) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "SCENARIO\tSTATUS\tTOOK\tSENT\tRIGHT\tFAILED\tREFUSED\tLEFT\tDOOMED\tDUPLICATED\tMISSING\tALTERED\tMOVED\t")

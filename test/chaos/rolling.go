@@ -10,14 +10,13 @@ import (
 	"penstock/test/fleet"
 )
 
-// rolling restarts workers and frontends, one after another, as an operator does
-// who rolls out a version: SIGTERM, wait, start. Clients come through a balancer,
-// half of them with connections that they keep. The hub is never restarted: what
-// it would keep of those who leave shows in it.
+// runRolling restarts workers and frontends one after another, as in a rolling update: SIGTERM, wait, start.
+// Clients come through a balancer, half of them with keep-alive connections. The hub is never restarted, so
+// that leaks of removed processes show in it.
 func rolling(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{
 		Workers: 3, Frontends: 2,
-		// Short, so that calls in progress are moved rather than waited for.
+		// Short, so that calls in progress migrate instead of being waited for.
 		WorkerArgs:   e.flags("worker", "drain-timeout", "100ms"),
 		FrontendArgs: e.flags("frontend", "drain-timeout", "30s", "drain-grace", "500ms"),
 	})
@@ -75,7 +74,7 @@ func (e *env) balancer(doors []*fleet.Role) (*balancer, error) {
 	return newBalancer(addr, targets...)
 }
 
-// roll is the state of that scenario.
+// rollingScenario is the state of that scenario.
 type roll struct {
 	e        *env
 	r        *result
@@ -85,8 +84,8 @@ type roll struct {
 	took     fleet.Durations
 }
 
-// rounds restarts every worker and frontend but the hub as often as told, under
-// load, and demands that no request fails.
+// runRounds restarts every worker and frontend except the hub n times, under load, and demands that no
+// request fails.
 func (s *roll) rounds(ctx context.Context, n int) error {
 	var running []*fleet.Running
 	for _, c := range []fleet.Connections{fleet.Fresh, fleet.Kept} {
@@ -119,7 +118,7 @@ func (s *roll) roll(ctx context.Context, n int) error {
 	return nil
 }
 
-// stopPatience bounds the time from SIGTERM to the end of a process.
+// stopPatience bounds the time from SIGTERM to the exit of a process.
 const stopPatience = 40 * time.Second
 
 func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
@@ -143,7 +142,7 @@ func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
 	return nil
 }
 
-// traces are what a process could keep of others that left.
+// resourceCounts are the resources which a process could leak.
 type traces struct {
 	goroutines, descriptors, keys int
 }
@@ -152,7 +151,7 @@ func (t traces) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %d keys in discovery", t.goroutines, t.descriptors, t.keys)
 }
 
-// What may be more: connections that are about to close.
+// The allowed excess: connections which are about to close.
 const (
 	spareGoroutines  = 12
 	spareDescriptors = 6
@@ -162,36 +161,35 @@ func (t traces) within(before traces) bool {
 	return t.goroutines <= before.goroutines+spareGoroutines && t.descriptors <= before.descriptors+spareDescriptors && t.keys <= before.keys
 }
 
-// What comes and goes at any moment, of pings and of whoever looks.
+// The fluctuation from pings and from polling.
 const (
 	briefGoroutines  = 5
 	briefDescriptors = 3
 )
 
-// like reports whether t is o but for what comes and goes.
+// isSimilar reports whether t equals o within the fluctuation.
 func (t traces) like(o traces) bool {
 	return max(t.goroutines-o.goroutines, o.goroutines-t.goroutines) <= briefGoroutines &&
 		max(t.descriptors-o.descriptors, o.descriptors-t.descriptors) <= briefDescriptors && t.keys == o.keys
 }
 
-// How many looks in a row find a process at rest: before, they take longer than a router
-// needs to ping workers that nobody calls, for which it connects to them.
+// How many similar polls in a row count as rest: before, they cover the time in which a router pings unused
+// workers, for which it opens connections.
 const (
 	looksBefore = 30
 	looksAfter  = 5
 )
 
-// restPatience bounds the wait for the hub to come to rest: connections that
-// nobody uses are closed after two minutes.
+// restPatience bounds the wait for the hub to come to rest: idle connections are closed after two minutes.
 const restPatience = 150 * time.Second
 
-// rest looks at the hub, until it is within what it was before or for a while;
-// without a before until it does not change for long.
+// awaitRest polls the hub until it is within before for a while; without a before until it stays constant for
+// long.
 func (s *roll) rest(ctx context.Context, before traces) (traces, error) {
 	if s.f.Hub == nil {
 		return traces{}, nil
 	}
-	var first, last traces // of the looks that were alike
+	var first, last traces // of the similar polls
 	calm, looks := 0, looksAfter
 	if before == (traces{}) {
 		looks = looksBefore

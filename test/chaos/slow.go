@@ -11,12 +11,11 @@ import (
 	"penstock/test/fleet"
 )
 
-// slowPatience bounds the time in which clients that take nothing are cut off: the
-// write timeout, 60 s unless it is a setting, and what their buffers hold.
+// slowPatience bounds the time in which clients which read nothing are cut off: the write timeout, 60 s by
+// default, and the contents of their buffers.
 const slowPatience = 2 * time.Minute
 
-// slowClients has clients that read a byte a second, and clients that read
-// nothing, beside normal ones.
+// runSlowClients runs clients which read a byte a second, and clients which read nothing, beside normal ones.
 func slowClients(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1})
 	if err != nil {
@@ -55,7 +54,7 @@ func slowClients(ctx context.Context, e *env, r *result) error {
 	return s.ends(ctx, r, f)
 }
 
-// measure has six normal clients for a time.
+// measureNormal runs six normal clients for a time.
 func measure(ctx context.Context, e *env, door *fleet.Role, length time.Duration) (fleet.Tally, error) {
 	load := e.load(door).Start(ctx, 6)
 	err := pause(ctx, length)
@@ -63,10 +62,10 @@ func measure(ctx context.Context, e *env, door *fleet.Role, length time.Duration
 	return tally, err
 }
 
-// crowd is how many slow clients of each sort there are.
+// slowClientCount is how many slow clients of each sort there are.
 const crowd = 6
 
-// slow are clients that do not read as they should.
+// slowReaders are clients which read slowly or not at all.
 type slow struct {
 	e       *env
 	door    *fleet.Role
@@ -77,9 +76,8 @@ type slow struct {
 	}
 }
 
-// bulky is a request whose answer fills all buffers between its worker and a
-// client that does not read: each token comes with 20 others that it could have
-// been.
+// bulkyRequest is a request whose response fills all buffers between its worker and a client which does not
+// read: each token comes with 20 alternatives.
 func bulky(e *env) fleet.Request {
 	return fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
 		"model": fleet.Model, "stream": true, "max_tokens": 3600, "ignore_eos": true, "logprobs": true, "top_logprobs": 20, "temperature": 1, "seed": e.random.IntN(1e6),
@@ -87,8 +85,8 @@ func bulky(e *env) fleet.Request {
 	}}
 }
 
-// start sends a request by hand, through a connection with small buffers, and
-// reads a byte of the answer at each interval; 0 is never.
+// startReader sends a request over a connection with small buffers, and reads a byte of the response at each
+// interval; 0 is never.
 func (s *slow) start(ctx context.Context, every time.Duration) error {
 	req := bulky(s.e)
 	body, err := json.Marshal(req.Body)
@@ -114,14 +112,14 @@ func (s *slow) start(ctx context.Context, every time.Duration) error {
 		defer tick.Stop()
 		for range tick.C {
 			if _, err := conn.Read(make([]byte, 1)); err != nil {
-				return // cut off, or left
+				return // cut off, or stopped
 			}
 		}
 	})
 	return nil
 }
 
-// leave ends all clients and waits for their readers.
+// stopReaders ends all clients and waits for their readers.
 func (s *slow) leave() {
 	s.mu.Lock()
 	for _, c := range s.mu.conns {
@@ -131,9 +129,9 @@ func (s *slow) leave() {
 	s.readers.Wait()
 }
 
-// stuck waits until nothing is computed for slow clients any more: either the
-// buffers between workers and them are full, or workers have finished and hold what
-// is left of the answers. None of them may have its answer, or be cut off, by then.
+// awaitStuck waits until nothing is computed for slow clients: either the buffers between workers and them
+// are full, or workers have finished and hold the rest of the responses. By then none may have its full
+// response, or be cut off.
 func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
 	last, calm := -1.0, 0
 	_, err := fleet.Until(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
@@ -165,8 +163,7 @@ func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
 	return err
 }
 
-// ends waits until the frontend has cut every slow client off, and everything is
-// free.
+// awaitCutOff waits until the frontend has cut off every slow client, and all resources are free.
 func (s *slow) ends(ctx context.Context, r *result, f *fleet.Fleet) error {
 	took, err := fleet.Until(ctx, 100*time.Millisecond, slowPatience, func(ctx context.Context) error {
 		m, err := fleet.Look(ctx, s.door.URL())

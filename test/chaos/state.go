@@ -11,14 +11,12 @@ import (
 	"penstock/test/fleet"
 )
 
-// statePatience bounds the time in which a router that starts anew knows what the others
-// do.
+// statePatience bounds the time in which a restarted router catches up with the others.
 const statePatience = 20 * time.Second
 
-// deadRouters kills all frontends but the hub again and again, while snapshots are
-// written all the time and the stream of events is purged behind them: the next one knows
-// what is cached as well as the hub does, which has lived all along, without a worker
-// being asked. Then the hub, with the store in it, is restarted too.
+// runRouterDeaths repeatedly kills all frontends but the hub, while snapshots are written all the time and
+// the event stream is purged after them: the next router knows the cached blocks as well as the hub, which
+// survived, without a resync of a worker. Then the hub, with the store in it, is restarted too.
 func deadRouters(ctx context.Context, e *env, r *result) error {
 	often := e.flags("frontend", "router-snapshot-threshold", "5")
 	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2, HubArgs: often, FrontendArgs: often})
@@ -61,7 +59,7 @@ func deadRouters(ctx context.Context, e *env, r *result) error {
 	return e.agree(ctx, r, f)
 }
 
-// serveFor has clients at every door for a while, and waits for their last answers.
+// serveFor runs clients at every frontend for a while, and waits for their last responses.
 func (e *env) serveFor(ctx context.Context, f *fleet.Fleet, d time.Duration) (fleet.Tally, error) {
 	running := e.load(f.Doors()...).Start(ctx, 4)
 	defer running.Abandon()
@@ -70,7 +68,7 @@ func (e *env) serveFor(ctx context.Context, f *fleet.Fleet, d time.Duration) (fl
 	return tally, err
 }
 
-// agree waits until the routers of all doors know the same, and says what it took.
+// awaitAgreement waits until the routers of all frontends agree, and reports the time.
 func (e *env) agree(ctx context.Context, r *result, f *fleet.Fleet) error {
 	if _, err := fleet.Until(ctx, 20*time.Millisecond, statePatience, func(ctx context.Context) error {
 		want, blocks, err := indexOf(ctx, f.Doors()[0])
@@ -105,8 +103,7 @@ func (e *env) agree(ctx context.Context, r *result, f *fleet.Fleet) error {
 	return nil
 }
 
-// indexOf returns a digest of what a router's index has, whatever its order, and how many
-// rows that is.
+// indexDigest returns an order-independent digest of a router's index, and its number of rows.
 func indexOf(ctx context.Context, door *fleet.Role) (digest uint64, rows int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, door.URL()+"/v1/router/index/dump", nil)
 	if err != nil {

@@ -10,19 +10,17 @@ import (
 )
 
 const (
-	// expiryWritten is longer than a NATS server takes to write down which keys
-	// expire when (2 minutes): of a key that expired before, and comes back when
-	// the server is killed, it then has nothing written.
+	// expiryWritten is longer than a NATS server takes to persist key expiries (2 minutes): for a key which
+	// expired before that, and returns when the server is killed, nothing is persisted.
 	expiryWritten = 170 * time.Second
-	// deadBound bounds the time from the start of the NATS server to the end of the
-	// registrations that it brought back: one and a half leases, and the start.
+	// deadBound bounds the time from the start of the NATS server to the end of the registrations which it
+	// restored: one and a half leases, and the start.
 	deadBound = fleet.Lease*3/2 + 10*time.Second
 )
 
-// restartStore kills all workers but one, then the NATS server and the frontend
-// around it, and starts those again: no router keeps the dead workers, neither the
-// one that starts nor the one that lived through it. In the short form the workers'
-// liveness keys lose their expiry by hand instead of by the server's death.
+// runStoreRestart kills all workers but one, then the NATS server and the frontend around it, and restarts
+// those: no router keeps the dead workers, neither the restarted one nor the surviving one. In the short form
+// the workers' liveness keys lose their expiry by hand instead of by the server's death.
 func restartStore(ctx context.Context, e *env, r *result) error {
 	f, err := e.fleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
 	if err != nil {
@@ -70,8 +68,7 @@ func restartStore(ctx context.Context, e *env, r *result) error {
 	return nil
 }
 
-// comeBack waits for the NATS server, and returns how many of the dead workers have
-// a liveness key in it.
+// countRevived waits for the NATS server, and returns how many of the dead workers have a liveness key in it.
 func comeBack(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int, err error) {
 	var reg fleet.Registry
 	if _, err := fleet.Until(ctx, 10*time.Millisecond, returnPatience, func(ctx context.Context) (err error) {
@@ -88,8 +85,8 @@ func comeBack(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int
 	return back, nil
 }
 
-// onlyAlive returns nil if every router has the one worker ready and knows no
-// other, and the store has no liveness key of another.
+// checkOnlyAlive returns nil if every router has exactly the one worker ready, and the store has no other
+// liveness key.
 func onlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) error {
 	reg, err := fleet.ReadRegistry(ctx, f.NATS)
 	if err != nil {

@@ -8,25 +8,24 @@ import (
 	"strings"
 )
 
-// A kind says what is done with a block.
+// blockKind says how a block is checked.
 type kind string
 
 const (
 	commands kind = "commands" // run with bash
-	output   kind = "output"   // compared with what the commands before it print
-	yamlFile kind = "yaml"     // read as penstock.yaml, or written to the file that later commands read
-	jsonFile kind = "json"     // parsed, likewise
+	output   kind = "output"   // compared with the output of the commands before it
+	yamlFile kind = "yaml"     // parsed as penstock.yaml, or written to the file which later commands read
+	jsonFile kind = "json"     // parsed, or written in the same way
 	pythonIn kind = "python"   // run with python3
-	textOnly kind = "text"     // not for a computer: formulas, layouts of bytes
+	textOnly kind = "text"     // for humans only: formulas, byte layouts
 )
 
-// A block is one code block of a Markdown file, or a comment of commands which
-// readers do not see.
+// docBlock is one code block of a Markdown file, or a comment with hidden commands.
 type block struct {
 	File    string
-	Line    int // of the first line of the block
+	Line    int // first line of the block
 	Kind    kind
-	Prepare string // commands that run before it
+	Prepare string // commands to run before it
 	Text    string
 	Options options
 }
@@ -38,11 +37,11 @@ var languages = map[string]kind{
 	"sh": commands, "bash": commands, "console": commands, "yaml": yamlFile, "json": jsonFile, "python": pythonIn, "text": textOnly,
 }
 
-// bytesOnly is the directory whose documents lay out bytes: blocks there are text
-// unless they begin with a program.
+// bytesOnly is the directory of documents with byte layouts: their blocks are text unless they begin with a
+// program.
 const bytesOnly = "docs/format/"
 
-// parse returns the blocks of a Markdown file in order.
+// parseBlocks returns the blocks of a Markdown file in order.
 func parse(file, source string) ([]*block, error) {
 	p := parser{file: file, lines: strings.Split(source, "\n")}
 	for p.at < len(p.lines) {
@@ -64,7 +63,7 @@ type parser struct {
 	blocks    []*block
 }
 
-// step reads one line, or the block or comment that begins there.
+// parseLine parses one line, or the block or comment which starts there.
 func (p *parser) step() error {
 	line := p.lines[p.at]
 	switch trimmed := strings.TrimSpace(line); {
@@ -81,8 +80,8 @@ func (p *parser) step() error {
 	return nil
 }
 
-// afterBlank reports whether an indented line begins a block: it continues a
-// paragraph otherwise. A comment ends one.
+// isAfterBlank reports whether an indented line starts a block; otherwise it continues a paragraph. A comment
+// ends one.
 func (p *parser) afterBlank() bool {
 	before := strings.TrimSpace(p.lines[p.at-1])
 	return before == "" || strings.HasSuffix(before, "-->")
@@ -104,7 +103,7 @@ func (p *parser) comment(first string) error {
 		body[len(body)-1] = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "-->"))
 	}
 	p.at++
-	for len(body) > 0 && strings.ContainsAny(first[len(first)-1:], ",;") { // options go on in the next line
+	for len(body) > 0 && strings.ContainsAny(first[len(first)-1:], ",;") { // options continue on the next line
 		first, body = first+" "+strings.TrimSpace(body[0]), body[1:]
 	}
 	text := strings.TrimSpace(strings.Join(body, "\n"))
@@ -190,14 +189,12 @@ func (p *parser) classify(b *block, language string) kind {
 	return languages[language]
 }
 
-// continues reports whether a block uses the files, variables and processes of the
-// block before it.
+// isContinuation reports whether a block uses the files, variables and processes of the previous block.
 func (b *block) continues() bool {
 	return b.Options.has("continues") || b.Kind == output && b.Prepare == ""
 }
 
-// groups splits the blocks of a file into those that run in one place. Text is
-// left out, and counted.
+// groupBlocks groups the blocks of a file which run in one place. Text is left out, and counted.
 func groups(blocks []*block) (runs [][]*block, texts int, err error) {
 	for _, b := range blocks {
 		switch {

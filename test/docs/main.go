@@ -1,30 +1,27 @@
 //go:build linux
 
-// Command docs runs every command block of the repository's README.md, docs/ and
-// examples/ as it stands, and exits with 1 if one of them is wrong.
+// Command docs runs every command block of the repository's README.md, docs/ and examples/ as written, and
+// exits with 1 if one of them is wrong.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/docs -bin ./penstock                    # all files
 //	go run ./test/docs -bin ./penstock docs/router.md     # one of them
 //
-// Indented blocks are commands. Fenced ones say what they are (sh, json, yaml,
-// python, text); without a word they are what the commands before them print. A
-// comment before a block says what its form does not:
+// Indented blocks are commands. Fenced ones name their kind (sh, json, yaml, python, text); without a kind
+// they are the output of the commands before them. A comment before a block gives its options:
 //
 //	<!-- run: continues, timeout=90s
 //	penstock up
 //	-->
 //
-// The options are in options.go. Commands inside the comment run before the block,
-// and a comment that begins with "check:" has commands that run after it; readers see
-// neither. A command that serves is started, awaited, and gets Ctrl-C when the
-// blocks that use it have run; it must then exit with 0. Commands that need an
-// accelerator run against "penstock sim": see the programs under imitation.
+// The options are in options.go. Commands inside the comment run before the block, and a comment which begins
+// with "check:" has commands which run after it; readers see neither. A command which serves is started,
+// awaited, and gets Ctrl-C when the blocks which use it have run; it must then exit with 0. Commands which
+// need an accelerator run against "penstock sim": see the programs under imitation.
 //
-// Each group of blocks has a directory and, where the system allows it, network,
-// mount and process namespaces of its own, in which the hosts that documents name
-// are this machine. Without namespaces groups run one after another, and those that
-// need such hosts are skipped.
+// Each group of blocks has its own directory and, where the system allows it, its own network, mount and
+// process namespaces, in which the host names of the documents are this machine. Without namespaces groups
+// run one after another, and groups which need such hosts are skipped.
 package main
 
 import (
@@ -71,7 +68,7 @@ func exitOn(err error) {
 	}
 }
 
-// A runner runs the blocks of files and reports what became of them.
+// docRunner runs the blocks of files and reports their outcomes.
 type runner struct {
 	bin, root        string
 	jobs             int
@@ -80,7 +77,7 @@ type runner struct {
 
 	ci      string // the text of .ci/run
 	dir     string
-	caches  []string // where Go keeps what it has compiled: variables
+	caches  []string // the variables of Go's build caches
 	unshare []string
 
 	mu struct {
@@ -112,7 +109,7 @@ func (r *runner) run(ctx context.Context, files []string) (err error) {
 	return nil
 }
 
-// documents are the Markdown files whose blocks run.
+// listDocuments returns the Markdown files whose blocks run.
 func documents(root string) ([]string, error) {
 	files := []string{"README.md"}
 	for _, dir := range []string{"docs", "examples"} {
@@ -130,7 +127,7 @@ func documents(root string) ([]string, error) {
 	return files, nil
 }
 
-// read returns the groups of all files, those first which take long.
+// readGroups returns the groups of all files, slow ones first.
 func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
 	ci, _ := os.ReadFile(filepath.Join(r.root, ".ci/run"))
 	r.ci = string(ci)
@@ -168,7 +165,7 @@ func longest(g []*block) (t time.Duration) {
 	return t
 }
 
-// setUp makes the directory of the programs that blocks find on their PATH.
+// setUp makes the directory of the programs on the blocks' PATH.
 func (r *runner) setUp() (err error) {
 	if r.root, err = filepath.Abs(r.root); err != nil {
 		return err
@@ -229,7 +226,7 @@ func (r *runner) runAll(ctx context.Context, all [][]*block) {
 	done.Wait()
 }
 
-// group runs blocks in a process of its own.
+// runGroup runs blocks in their own process.
 func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 	all := make([]outcome, len(g))
 	if r.unshare == nil && needsNamespace(g) {
@@ -272,8 +269,8 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 	return all
 }
 
-// environment has nothing that differs from one machine to another and counts: no
-// proxies, and a home of its own, but the caches of Go.
+// groupEnvironment returns an environment without machine-specific settings: no proxies, and a new home, but
+// Go's caches.
 func (r *runner) environment(dir string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -288,13 +285,13 @@ func (r *runner) environment(dir string) []string {
 	home, tmp := filepath.Join(dir, "home"), filepath.Join(dir, "tmp")
 	_ = os.MkdirAll(home, 0o755)
 	_ = os.MkdirAll(tmp, 0o755)
-	_ = os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail-with-body\nsilent\nshow-error\n"), 0o600) // an error of HTTP is one
+	_ = os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail-with-body\nsilent\nshow-error\n"), 0o600) // HTTP errors are errors
 	return append(append(env, r.caches...), "HOME="+home, "TMPDIR="+tmp,
 		"GOFLAGS=-trimpath", "GOPROXY=off", "LC_ALL=C.UTF-8", "TESTDATA="+filepath.Join(r.root, "test/docs/testdata"))
 }
 
-// copyTree makes the directory in which blocks run: a copy of the repository, whole
-// if they build, else of what they read.
+// copyTree makes the directory in which blocks run: a copy of the whole repository if they build, else of the
+// files which they read.
 func (r *runner) copyTree(work string, g []*block) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -315,7 +312,7 @@ func (r *runner) copyTree(work string, g []*block) error {
 	return nil
 }
 
-// report prints a line for each block, and why it failed.
+// reportGroup prints a line for each block, and why it failed.
 func (r *runner) report(g []*block, all []outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

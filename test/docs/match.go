@@ -13,14 +13,13 @@ var (
 	spaces  = regexp.MustCompile(`\s+`)
 )
 
-// normalize makes lines equal that differ in numbers and in the width of columns.
+// normalizeLine removes differences in numbers and column widths.
 func normalize(line string) string {
 	line = numbers.ReplaceAllString(line, "0")
 	return strings.TrimSpace(spaces.ReplaceAllString(line, " "))
 }
 
-// matches reports whether a line of a document stands for one that was printed: "…"
-// stands for anything.
+// matchesLine reports whether a line of a document matches a printed one: "…" matches anything.
 func matches(document, printed string) bool {
 	parts := strings.Split(document, "…")
 	if len(parts) == 1 {
@@ -32,14 +31,14 @@ func matches(document, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
-// label is the first column of a line.
+// firstColumn is the first column of a line.
 func label(line string) string {
 	line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
 	return normalize(line)
 }
 
-// compare looks for every line of a document in what was printed, in the same
-// order. Numbers and the width of columns do not count, unless the options say so.
+// compareOutput looks for every line of a document in the output, in the same order. Numbers and column
+// widths do not count, unless the options say so.
 func compare(document, printed string, o options) error {
 	clean := normalize
 	switch {

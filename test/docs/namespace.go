@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// addresses are those of hosts which documents name: all of them are this machine, in
-// a network namespace of its own. The last one is no private address.
+// hostAddresses are the addresses of hosts in the documents: all of them are this machine, in its own network
+// namespace. The last one is not a private address.
 var (
 	addresses = []string{"10.0.0.1", "10.0.0.5", "10.0.0.6", "10.0.0.7", "93.184.215.14"}
 	hosts     = map[string]string{
@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// enterNamespace configures the network of the namespace, and mounts copies over the
-// directories that documents write to.
+// enterNamespace configures the network of the namespace, and mounts copies over the directories to which
+// documents write.
 func enterNamespace(dir string, blocks []*block) error {
 	names, err := os.Create(filepath.Join(dir, "hosts"))
 	if err != nil {
@@ -51,8 +51,7 @@ func enterNamespace(dir string, blocks []*block) error {
 	return nil
 }
 
-// needsNamespace reports whether blocks name hosts or directories that this machine
-// has only in a namespace.
+// needsNamespace reports whether blocks name hosts or directories which this machine has only in a namespace.
 func needsNamespace(blocks []*block) bool {
 	if mention(blocks, "/srv/", "/etc/") || mention(blocks, addresses...) {
 		return true
@@ -65,15 +64,15 @@ func needsNamespace(blocks []*block) bool {
 	return false
 }
 
-// mention reports whether a block, or its preparation, has one of the texts.
+// mentionsAny reports whether a block, or its preparation, has one of the texts.
 func mention(blocks []*block, texts ...string) bool {
 	return slices.ContainsFunc(blocks, func(b *block) bool {
 		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(b.Prepare+b.Text, t) })
 	})
 }
 
-// unshare returns the command that runs a program in namespaces of its own, or
-// nothing if this process may not make them.
+// unshareCommand returns the command which runs a program in its own namespaces, or nothing if this process
+// may not make them.
 func unshare() []string {
 	base := []string{"unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
 	for _, command := range [][]string{base, append(base, "--map-root-user")} {

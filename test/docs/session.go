@@ -20,25 +20,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An outcome is the result of one block.
+// blockOutcome is the result of one block.
 type outcome struct {
 	Index     int
-	Failed    string   // why; empty if it did not
-	Skipped   []string // commands that were not run, and why
-	Elsewhere []string // commands that .ci/run runs
+	Failed    string   // why; empty on success
+	Skipped   []string // commands which were not run, and why
+	Elsewhere []string // commands which .ci/run runs
 	How       string
 	Seconds   float64
 }
 
-// A task is what a session does: the blocks of one group in one directory.
+// sessionTask is the work of a session: the blocks of one group in one directory.
 type task struct {
 	Blocks []*block
 	Root   string // the repository
-	Work   string // the working directory, and beside it state and home
-	Alone  bool   // in namespaces of its own
+	Work   string // the working directory, with state and home next to it
+	Alone  bool   // in its own namespaces
 }
 
-// A session runs the blocks of a group, one after another.
+// docSession runs the blocks of a group, one after another.
 type session struct {
 	task
 	state     string
@@ -47,10 +47,10 @@ type session struct {
 	serving   []*process
 	processes []*process
 	outcomes  []outcome
-	printed   []*process // by the block whose output comes next
+	printed   []*process // by the block before the expected output
 }
 
-// runTask is the child of the runner: it reads a task and writes its outcomes.
+// runTask is the child process of the runner: it reads a task and writes its outcomes.
 func runTask(in io.Reader, out io.Writer) error {
 	var t task
 	if err := json.NewDecoder(in).Decode(&t); err != nil {
@@ -77,7 +77,7 @@ func runTask(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(s.outcomes)
 }
 
-// prepare makes the directories, and the network and names of the namespace.
+// prepareDirs makes the directories, and the network and host names of the namespace.
 func (s *session) prepare() error {
 	if err := os.MkdirAll(s.state, 0o700); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (s *session) prepare() error {
 	return enterNamespace(filepath.Join(s.Work, ".."), s.Blocks)
 }
 
-// block runs one block and records its outcome.
+// runBlock runs one block and records its outcome.
 func (s *session) block(b *block) error {
 	begin := time.Now()
 	o := &s.outcomes[s.current]
@@ -152,7 +152,7 @@ func (s *session) do(b *block) (how string, err error) {
 	return s.ran(b), s.prints(b)
 }
 
-// prints checks that a block printed the text that it must print.
+// checkPrints checks that a block printed its required text.
 func (s *session) prints(b *block) error {
 	want := b.Options["prints"]
 	for _, p := range s.printed {
@@ -173,13 +173,13 @@ func (s *session) ran(b *block) string {
 	return "ran"
 }
 
-// directory is where the last command left the shell.
+// shellDirectory is the working directory after the last command.
 func (s *session) directory() string {
 	at, _ := os.ReadFile(filepath.Join(s.state, "cwd"))
 	return strings.TrimSpace(string(at))
 }
 
-// commands runs statements in order. What serves goes on until the end of the group.
+// runCommands runs statements in order. A server keeps running until the end of the group.
 func (s *session) commands(b *block, text string, own bool) error {
 	all, err := split(text)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *session) commands(b *block, text string, own bool) error {
 	return nil
 }
 
-// elsewhere reports whether a statement is not run here, and records why.
+// skipElsewhere reports whether a statement is not run here, and records why.
 func (s *session) elsewhere(b *block, st statement) bool {
 	if ci := b.Options["ci"]; ci != "" && strings.HasPrefix(st.text, ci) {
 		s.outcomes[s.current].Elsewhere = append(s.outcomes[s.current].Elsewhere, firstLine(st.text))
@@ -254,7 +254,7 @@ func exitCode(err error) int {
 	return 0
 }
 
-// output compares a block with what the commands before it print.
+// compareBlock compares a block with the output of the commands before it.
 func (s *session) output(b *block) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), min(b.Options.limit(), 10*time.Second))
 	defer cancel()
@@ -265,8 +265,7 @@ func (s *session) output(b *block) (string, error) {
 	return "compared", s.matches(ctx, text, b.Options, s.printed)
 }
 
-// matches compares a text with what processes print, for as long as one of them may
-// print more.
+// awaitMatch compares a text with the output of processes, for as long as one of them may print more.
 func (s *session) matches(ctx context.Context, text string, o options, by []*process) error {
 	var all strings.Builder
 	for {
@@ -282,7 +281,7 @@ func (s *session) matches(ctx context.Context, text string, o options, by []*pro
 			}
 			return nil
 		}
-		time.Sleep(20 * time.Millisecond) // a file does not tell when it grows
+		time.Sleep(20 * time.Millisecond) // a file does not notify when it grows
 	}
 }
 
@@ -315,7 +314,7 @@ func (s *session) python(b *block) (string, error) {
 	return "ran", s.commands(b, fmt.Sprintf("python3 %q", name), false)
 }
 
-// stop ends the processes in reverse order and checks their exit codes.
+// stopProcesses ends the processes in reverse order and checks their exit codes.
 func (s *session) stop(failed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 	defer cancel()
@@ -341,7 +340,7 @@ func firstLine(s string) string {
 	return line
 }
 
-// tail is the end of what a command printed.
+// lastLines is the end of a command's output.
 func tail(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return "    " + strings.Join(lines[max(0, len(lines)-30):], "\n    ")

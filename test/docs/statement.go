@@ -9,17 +9,15 @@ import (
 	"strings"
 )
 
-// A statement is one command as a reader would paste it into a terminal, of one
-// line or several.
+// shellStatement is one command as a reader would paste it into a terminal, on one or more lines.
 type statement struct {
 	line  int    // of the block, from 0
-	text  string // what bash runs
-	wants string // what the document says that it prints, after "$ "
+	text  string // the input of bash
+	wants string // expected output in the document, after "$ "
 }
 
-// split cuts the text of a block into statements: a statement ends where bash
-// would run it. In a block with prompts ("$ "), what is between two of them is the
-// output of the first.
+// splitStatements splits the text of a block into statements: a statement ends where bash would run it. In a
+// block with prompts ("$ "), the text between two of them is the output of the first.
 func split(text string) ([]statement, error) {
 	if strings.HasPrefix(text, "$ ") {
 		return splitPrompts(text), nil
@@ -59,7 +57,7 @@ func splitPrompts(text string) []statement {
 	return all
 }
 
-// programs are what a command of a document begins with.
+// programPattern matches the beginning of a documented command.
 var programs = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|openssl|(tools|examples|test|bench)/\S+\.sh) `)
 
 func beginsWithProgram(text string) bool {
@@ -73,11 +71,10 @@ func beginsWithProgram(text string) bool {
 
 var assignments = regexp.MustCompile(`^\s*([A-Z_]+=("[^"]*"|\S*)\s+)*`)
 
-// program returns a statement without the variables before its command.
+// withoutVariables returns a statement without the variables before its command.
 func (s statement) program() string { return s.text[len(assignments.FindString(s.text)):] }
 
-// ready is what a process prints once it serves. A command that is not in this table
-// ends by itself.
+// readyTexts are the texts which processes print once they serve. Other commands end by themselves.
 var ready = []struct{ command, text string }{
 	{"penstock up", "(ready in "},
 	{"penstock frontend", "(ready in "},
@@ -96,8 +93,8 @@ var ready = []struct{ command, text string }{
 
 var inBackground = regexp.MustCompile(`&\s*(#.*)?$`)
 
-// serves reports whether a statement runs until it is stopped, and what it prints
-// once others may use it.
+// runsUntilStopped reports whether a statement runs until it is stopped, and the text which it prints when it
+// is ready.
 func (s statement) serves(o options) (text string, yes bool) {
 	if o.has("ready") {
 		return o["ready"], true
@@ -109,7 +106,7 @@ func (s statement) serves(o options) (text string, yes bool) {
 	for _, r := range ready {
 		switch {
 		case !strings.HasPrefix(p, r.command):
-		case r.text != "" && strings.Contains(p, "--log-format json"): // a log in JSON has no screen in it
+		case r.text != "" && strings.Contains(p, "--log-format json"): // a JSON log has no banner
 			return `"msg":"serving"`, true
 		default:
 			return r.text, true

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// parsePenstock checks the flags of commands that are not run: those of roles with
-// "config validate", those of other commands with "--help", which reads them first.
+// parsePenstock checks the flags of commands which are not run: of roles with "config validate", of other
+// commands with "--help", which parses them first.
 const parsePenstock = `penstock() {
   case "$1" in
     up | frontend | worker | router) command penstock config validate --for "$@" ;;
@@ -22,7 +22,7 @@ const parsePenstock = `penstock() {
 }
 `
 
-// validate checks the commands of a block without running them.
+// validateFlags checks the commands of a block without running them.
 func (s *session) validate(b *block) (string, error) {
 	all, err := split(b.Text)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *session) validate(b *block) (string, error) {
 	return "validated", nil
 }
 
-// finish runs a text to its end, also if it looks like a server.
+// runToEnd runs a text to its end, even if it looks like a server.
 func (s *session) finish(b *block, text string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
 	defer cancel()
@@ -66,8 +66,8 @@ func (s *session) finish(b *block, text string) error {
 
 var shortFlag = regexp.MustCompile(`\s-([a-z][a-z-]*)`)
 
-// script checks that a script can be started, and that a program of its name under
-// bench/ declares the flags that are passed on to it.
+// checkScript checks that a script can be started, and that a program of its name under bench/ declares the
+// flags which are passed on to it.
 func (s *session) script(name, text string) error {
 	file := filepath.Join(s.Root, name)
 	if info, err := os.Stat(file); err != nil || info.Mode()&0o111 == 0 {

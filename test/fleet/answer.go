@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// Answer is what must be the same however a request was served: everything but
-// ids, times, and what says where it was served.
+// Answer is the part of a response which must be the same however a request was served: everything but ids,
+// times, and the serving worker.
 type Answer struct {
 	Choices        []Choice
-	Prompt, Output int // tokens, of usage
+	Prompt, Output int // tokens, from usage
 }
 
 // Choice is one of an answer's.
 type Choice struct {
 	Text, Finish string
-	Logprobs     []string // the JSON of each token's, as it came
+	Logprobs     []string // the JSON of each token's, as received
 }
 
-// chunk is an event of a stream.
+// streamChunk is an event of a stream.
 type chunk struct {
 	Choices []struct {
 		Index        int     `json:"index"`
@@ -46,10 +46,10 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// maxChoices bounds what a broken server could make of an index.
+// maxChoices bounds the index from a broken server.
 const maxChoices = 128
 
-// fold adds an event to the answer, and reports whether it had text.
+// addEvent adds an event to the answer, and reports whether it had text.
 func (a *Answer) fold(c *chunk) (text bool, err error) {
 	for _, in := range c.Choices {
 		if in.Index < 0 || in.Index >= maxChoices {
@@ -80,25 +80,25 @@ func (a *Answer) fold(c *chunk) (text bool, err error) {
 	return text, nil
 }
 
-// Flaw is what is wrong with an answer.
+// AnswerFlaw is the kind of a wrong answer.
 type Flaw string
 
-// The flaws, the worst that an answer has is its own.
+// The flaws; an answer has its worst.
 const (
 	Same       Flaw = ""
-	Duplicated Flaw = "duplicated" // something came twice, or too much
-	Missing    Flaw = "missing"    // something is left out
+	Duplicated Flaw = "duplicated" // some text is duplicated, or too much
+	Missing    Flaw = "missing"    // some text is missing
 	Altered    Flaw = "altered"    // it is another answer
 )
 
-// Difference is how an answer differs from the one it should be.
+// Difference is the difference of an answer from the expected one.
 type Difference struct {
 	Flaw   Flaw
-	Tokens int    // too many or missing; of an altered answer those after the change
+	Tokens int    // duplicated or missing; for an altered answer the tokens after the change
 	Detail string // for people
 }
 
-// Diff compares an answer with the one wanted, byte for byte.
+// Diff compares an answer with the expected one, byte for byte.
 func (a *Answer) Diff(want *Answer) Difference {
 	if len(a.Choices) != len(want.Choices) {
 		return Difference{Altered, want.Output, fmt.Sprintf("%d choices, want %d", len(a.Choices), len(want.Choices))}
@@ -122,8 +122,8 @@ func (a *Answer) Diff(want *Answer) Difference {
 	return Difference{}
 }
 
-// off estimates how many tokens a choice is off by: exactly where each token has
-// a log-probability, else by the share of the text.
+// countTokensOff estimates how many tokens a choice is off by: exactly where each token has a
+// log-probability, else by the share of the text.
 func (a *Answer) off(got, want *Choice) int {
 	if len(want.Logprobs) > 0 {
 		return max(1, abs(len(got.Logprobs)-len(want.Logprobs)))
@@ -132,8 +132,8 @@ func (a *Answer) off(got, want *Choice) int {
 	return max(1, abs(len(got.Text)-len(want.Text))/perToken)
 }
 
-// compare tells apart what was repeated, left out and changed: the first two
-// leave all of the shorter one in place.
+// compareSlices tells apart duplication, omission and change: the first two leave all of the shorter one in
+// place.
 func compare[T comparable](got, want []T) Flaw {
 	if slices.Equal(got, want) {
 		return Same
@@ -155,7 +155,7 @@ func compare[T comparable](got, want []T) Flaw {
 	return Missing
 }
 
-// excerpt is the part of s from a little before it differs from other.
+// excerptDifference is the part of s from shortly before it differs from other.
 func excerpt(s, other string) string {
 	at := 0
 	for at < min(len(s), len(other)) && s[at] == other[at] {

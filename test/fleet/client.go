@@ -17,23 +17,22 @@ import (
 	"time"
 )
 
-// Connections says how a client uses connections.
+// ConnectionMode says how a client uses connections.
 type Connections int
 
-// The ways to use connections.
+// The connection modes.
 const (
-	// Fresh opens one per request, so that no request fails because of a
-	// connection that somebody closed between requests.
+	// FreshConnections opens one per request, so that no request fails because of a connection closed between
+	// requests.
 	Fresh Connections = iota
-	// Kept keeps them, as official clients do.
+	// KeepAlive keeps them, as official clients do.
 	Kept
 )
 
-// Client sends streamed requests, each exactly once: it never repeats one, not
-// even where HTTP allows it.
+// Client sends streamed requests, each exactly once: it never retries, not even where HTTP allows it.
 type Client struct{ http *http.Client }
 
-// maxRequest bounds a request: one that takes longer hangs.
+// maxRequest bounds the time of a request; a longer one hangs.
 const maxRequest = 3 * time.Minute
 
 // NewClient returns a client.
@@ -44,33 +43,33 @@ func NewClient(c Connections) *Client {
 	}}}
 }
 
-// Close closes connections that are kept.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Outcome is what became of a request.
+// Outcome is the outcome of a request.
 type Outcome struct {
 	Answer     Answer
-	Err        error // nil if the stream came to its end
-	Status     int   // 0 if there was no answer
+	Err        error // nil if the stream completed
+	Status     int   // 0 without a response
 	RetryAfter string
-	Worker     uint64   // that accepted it first
-	Workers    []uint64 // of all attempts, of streams that came to their end
+	Worker     uint64   // the first which accepted it
+	Workers    []uint64 // of all attempts, for completed streams
 	Began      time.Time
-	First      time.Duration // to the first text; 0 if there was none
+	First      time.Duration // to the first text; 0 without one
 	Last       time.Duration // from the first text to the last
 	Took       time.Duration
 	Pause      time.Duration // longest between two texts
 	Texts      int           // events with text
 }
 
-// Moved returns how often the request went to another worker.
+// CountMoves returns how often the request went to another worker.
 func (o *Outcome) Moved() int { return max(0, len(o.Workers)-1) }
 
-// Observer hears of a stream as it comes; calls are in order and hold it up.
+// Observer is notified of the events of a stream; calls are in order and block it.
 type Observer interface {
-	// Accepted is called when the headers are there.
+	// OnAccepted is called when the headers have arrived.
 	Accepted(worker uint64)
-	// Text is called when the nth event with text is there, counted from 1.
+	// OnText is called when the nth event with text has arrived, counted from 1.
 	Text(n int, at time.Time)
 }
 
@@ -93,7 +92,7 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 	if err != nil {
 		return err
 	}
-	req.GetBody = nil // else the transport may send it twice
+	req.GetBody = nil // otherwise the transport may send it twice
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -114,8 +113,7 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 	return o.read(resp.Body, watch)
 }
 
-// plain takes address and ports out of a network error, so that equal ones count
-// as equal.
+// stripAddress removes address and ports from a network error, so that equal ones count as equal.
 func plain(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -129,7 +127,7 @@ func plain(err error) error {
 	return err
 }
 
-// read reads events to the end of the stream.
+// readStream reads events to the end of the stream.
 func (o *Outcome) read(body io.Reader, watch Observer) error {
 	last, done := o.Began, false
 	lines := bufio.NewScanner(body)

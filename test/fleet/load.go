@@ -9,24 +9,23 @@ import (
 	"time"
 )
 
-// Load is clients that send requests with known answers, each its next when it
-// has the answer to the last.
+// Load is a set of clients which send requests with known answers, each the next one when it has the last
+// answer.
 type Load struct {
 	Client *Client
-	URLs   []string // client i talks to URL i modulo their number
+	URLs   []string // client i uses URL i modulo their number
 	Mix    []Known
-	// Fresh is the share of requests that find no cache: they have a salt of their
-	// own, which changes no answer.
+	// Fresh is the share of uncached requests: they have their own salt, which changes no answer.
 	Fresh float64
-	// Gap is how long a client pauses between requests; 0 is not at all.
+	// Gap is a client's pause between requests; 0 is none.
 	Gap time.Duration
-	// Seed makes the order of requests.
+	// Seed determines the order of requests.
 	Seed uint64
 	// Limit bounds the number of requests; 0 is no bound.
 	Limit int64
 }
 
-// Running is a load under way.
+// RunningLoad is a load in progress.
 type Running struct {
 	load   *Load
 	ctx    context.Context
@@ -43,17 +42,16 @@ type Running struct {
 	}
 }
 
-// flight is a stream in progress.
+// activeStream is a stream in progress.
 type flight struct {
 	mu     sync.Mutex
-	worker uint64 // that accepted it; 0 before
+	worker uint64 // which accepted it; 0 before
 	last   time.Time
 	hit    time.Time     // when its worker died; zero if it did not
-	pause  time.Duration // longest since hit
+	pause  time.Duration // longest since then
 }
 
-// Start starts the given number of clients. They end when Finish is called, or
-// with ctx.
+// StartClients starts clients. They end when FinishLoad is called, or with ctx.
 func (l *Load) Start(ctx context.Context, clients int) *Running {
 	r := &Running{load: l}
 	r.ctx, r.leave = context.WithCancel(ctx)
@@ -62,7 +60,7 @@ func (l *Load) Start(ctx context.Context, clients int) *Running {
 	return r
 }
 
-// Add starts further clients.
+// AddClients starts further clients.
 func (r *Running) Add(clients int) {
 	for range clients {
 		n := r.begun.Add(1)
@@ -70,7 +68,7 @@ func (r *Running) Add(clients int) {
 	}
 }
 
-// client is the nth client.
+// runClient is the nth client.
 func (r *Running) client(n int64) {
 	random := rand.New(rand.NewPCG(r.load.Seed, uint64(n)))
 	url := r.load.URLs[int(n)%len(r.load.URLs)]
@@ -97,7 +95,7 @@ func (r *Running) client(n int64) {
 	}
 }
 
-// one sends a request and counts what became of it.
+// sendOne sends a request and counts its outcome.
 func (r *Running) one(url string, req Request, known *Known) {
 	f := &flight{}
 	r.mu.Lock()
@@ -108,7 +106,7 @@ func (r *Running) one(url string, req Request, known *Known) {
 	defer r.mu.Unlock()
 	delete(r.mu.live, f)
 	r.mu.tally.count(&o, known, r.ctx.Err() != nil)
-	// A stream that was elsewhere already when its first worker died was not hit.
+	// A stream which had already moved when its first worker died was not hit.
 	if !f.hit.IsZero() && o.Err == nil && o.Moved() > 0 {
 		r.mu.hit.Add(f.pause)
 	}
@@ -135,9 +133,8 @@ func (f *flight) Text(_ int, at time.Time) {
 	f.last = at
 }
 
-// Dead notes that a worker died at a time: from then on, the longest pause of each
-// stream that it had accepted is how long that stream was held up. Texts that were
-// on their way already shorten no pause.
+// MarkWorkerDead records that a worker died at a time: from then on, the longest pause of each stream which
+// it had accepted is the delay of that stream. Texts in flight do not shorten a pause.
 func (r *Running) Dead(worker uint64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,8 +147,8 @@ func (r *Running) Dead(worker uint64, at time.Time) {
 	}
 }
 
-// Observe returns an observer for a stream that the load does not send, counted
-// by Dead as its own are, and a function that ends the counting.
+// ObserveStream returns an observer for a stream which the load does not send, counted by MarkWorkerDead like
+// its own, and a function which ends the counting.
 func (r *Running) Observe() (watch Observer, done func(o *Outcome, known *Known)) {
 	f := &flight{}
 	r.mu.Lock()
@@ -168,8 +165,7 @@ func (r *Running) Observe() (watch Observer, done func(o *Outcome, known *Known)
 	}
 }
 
-// InFlight returns how many streams are in progress, and how many of them a
-// worker has accepted.
+// InFlight returns how many streams are in progress, and how many of them a worker has accepted.
 func (r *Running) InFlight() (all, accepted int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +179,7 @@ func (r *Running) InFlight() (all, accepted int) {
 	return len(r.mu.live), accepted
 }
 
-// Sofar returns a copy of the counts.
+// CountsSoFar returns a copy of the counts.
 func (r *Running) Sofar() Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,7 +188,7 @@ func (r *Running) Sofar() Tally {
 	return t
 }
 
-// Cut starts a new tally, and returns the one so far.
+// TakeCounts resets the counts, and returns the old ones.
 func (r *Running) Cut() Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,18 +197,16 @@ func (r *Running) Cut() Tally {
 	return t
 }
 
-// NoMore has every client end when it has the answer, or failure, that it waits
-// for.
+// StopSending makes every client end after its current request.
 func (r *Running) NoMore() { r.ending.Store(true) }
 
-// Finish lets every client finish the answer that it is in, and returns the
-// counts, and how long streams were held up by deaths.
+// FinishLoad lets every client finish its current answer, and returns the counts, and the delays by deaths.
 func (r *Running) Finish() (Tally, Durations) {
 	r.NoMore()
 	return r.Wait()
 }
 
-// Abandon ends all streams at once, and returns the counts.
+// AbandonStreams ends all streams at once, and returns the counts.
 func (r *Running) Abandon() Tally {
 	r.NoMore()
 	r.leave()
@@ -220,8 +214,8 @@ func (r *Running) Abandon() Tally {
 	return r.mu.tally
 }
 
-// Wait returns when all clients have ended: the limit of requests is reached, or
-// ctx ended, or NoMore was called.
+// WaitClients returns when all clients have ended: at the limit of requests, when ctx ends, or after
+// StopSending.
 func (r *Running) Wait() (Tally, Durations) {
 	r.wg.Wait()
 	r.leave()

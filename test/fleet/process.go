@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// Process is one command that is started, ended and started again. Its methods
-// may be called from several goroutines.
+// Process is one command which can be started, stopped and restarted. Its methods may be called from several
+// goroutines.
 type Process struct {
 	name string
 	argv []string
-	log  string // file that gets what it prints, of all its lives
+	log  string // file of its output, over all runs
 
 	mu struct {
 		sync.Mutex
-		life *life // nil before the first
+		life *life // nil before the first run
 	}
 }
 
-// life is one run of a process.
+// processRun is one run of a process.
 type life struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was waited for
+	ended chan struct{} // closed after Wait
 	err   error         // set before ended is closed
-	asked bool          // that it ends was asked for; guarded by Process.mu
+	asked bool          // its end was requested; guarded by Process.mu
 }
 
-// NewProcess describes a process; log is the file that its output is added to.
+// NewProcess describes a process; its output is appended to the file log.
 func NewProcess(name, log string, argv ...string) *Process {
 	return &Process{name: name, argv: argv, log: log}
 }
 
-// Name returns what the process is called in reports.
+// Name returns the name of the process in reports.
 func (p *Process) Name() string { return p.name }
 
 // Start starts the process, which must not be running.
@@ -77,8 +77,7 @@ func (l *life) over() bool {
 	}
 }
 
-// current returns the running life, and notes that its end is asked for if end is
-// given.
+// currentRun returns the current run, and records a requested end.
 func (p *Process) current(end ending) *life {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +89,7 @@ func (p *Process) current(end ending) *life {
 	return l
 }
 
-// ending says whether a signal is meant to end a process.
+// endIntent says whether a signal is meant to end a process.
 type ending int
 
 const (
@@ -98,7 +97,7 @@ const (
 	asked
 )
 
-// PID returns the process's id, 0 if it does not run.
+// PID returns the process id, 0 if it does not run.
 func (p *Process) PID() int {
 	if l := p.current(unasked); l != nil {
 		return l.cmd.Process.Pid
@@ -106,22 +105,21 @@ func (p *Process) PID() int {
 	return 0
 }
 
-// Kill ends the process at once (SIGKILL), and returns when it is gone.
+// Kill kills the process (SIGKILL), and returns when it is gone.
 func (p *Process) Kill() {
 	if l := p.current(asked); l != nil {
-		_ = l.cmd.Process.Kill() // it may have ended by itself meanwhile
+		_ = l.cmd.Process.Kill() // it may have ended by itself
 		<-l.ended
 	}
 }
 
-// Pause stops the process without ending it (SIGSTOP): its sockets stay open and
-// nothing answers.
+// Pause stops the process without ending it (SIGSTOP): its sockets stay open without an answer.
 func (p *Process) Pause() error { return p.signal(sigStop, unasked) }
 
-// Resume lets a paused process go on (SIGCONT).
+// Resume continues a paused process (SIGCONT).
 func (p *Process) Resume() error { return p.signal(sigCont, unasked) }
 
-// Terminate asks the process to leave (SIGTERM). Wait waits for it.
+// Terminate asks the process to exit (SIGTERM). Wait waits for it.
 func (p *Process) Terminate() error { return p.signal(syscall.SIGTERM, asked) }
 
 func (p *Process) signal(s os.Signal, end ending) error {
@@ -132,8 +130,8 @@ func (p *Process) signal(s os.Signal, end ending) error {
 	return l.cmd.Process.Signal(s)
 }
 
-// Wait returns when the process has ended: nil if it exited with 0. One that is
-// still there when ctx ends is killed, which is an error.
+// Wait returns when the process has ended: nil if it exited with 0. It kills a process which still runs when
+// ctx ends, and returns an error.
 func (p *Process) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	l := p.mu.life
@@ -153,7 +151,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop terminates the process and waits for its end, at most for the time given.
+// Stop terminates the process and waits for its end, at most for patience.
 func (p *Process) Stop(patience time.Duration) error {
 	l := p.current(asked)
 	if l == nil {
@@ -167,8 +165,7 @@ func (p *Process) Stop(patience time.Duration) error {
 	return p.Wait(ctx)
 }
 
-// Died returns why the process ended if nobody had asked it to, with the end of
-// its log.
+// CheckDied returns why the process ended without a request, with the end of its log.
 func (p *Process) Died() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,7 +176,7 @@ func (p *Process) Died() error {
 	return fmt.Errorf("%s ended by itself (%v):\n%s", p.name, l.err, p.Tail(2000))
 }
 
-// Tail returns the end of what the process printed, at most n bytes.
+// LogTail returns the end of the process's output, at most n bytes.
 func (p *Process) Tail(n int64) string {
 	f, err := os.Open(p.log)
 	if err != nil {
@@ -196,8 +193,7 @@ func (p *Process) Tail(n int64) string {
 	return string(text)
 }
 
-// Alarms returns the lines of the process's log that no disturbance excuses:
-// crashes and what it logged as an error.
+// LogAlarms returns the log lines which no disturbance excuses: crashes and logged errors.
 func (p *Process) Alarms() []string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {

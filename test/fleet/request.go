@@ -11,30 +11,29 @@ import (
 	"strings"
 )
 
-// Request is one of the requests of a mix. Its answer is a function of the
-// request alone, whoever gives it and whatever happens meanwhile.
+// Request is a request of a mix. Its answer is a function of the request only, on any worker and under any
+// disturbance.
 type Request struct {
 	Name string
 	Path string
 	Body map[string]any
 }
 
-// Guided reports whether the answer is held to a schema, which not every engine can.
+// IsGuided reports whether the answer has a schema, which not every engine supports.
 func (r Request) Guided() bool { return r.Body["response_format"] != nil }
 
-// Known is a request with the answer that it has when nothing disturbs it.
+// KnownRequest is a request with its undisturbed answer.
 type Known struct {
 	Request
 	Want Answer
 }
 
-// kinds is in how many ways answers are made that a change of worker could disturb,
-// each in its own manner.
+// requestKinds is the number of request kinds which a change of worker could disturb, each in another way.
 const kinds = 8
 
-// Mix returns n requests of about the given number of tokens each: greedy, seeded
-// temperature, penalties, several choices, stop strings, log-probabilities, JSON
-// of a schema, and a plain completion, in turn.
+// RequestMix returns n requests of about the given number of tokens each: greedy, seeded temperature,
+// penalties, several choices, stop strings, log-probabilities, JSON of a schema, and a plain completion, in
+// turn.
 func Mix(n, tokens int) []Request {
 	mix := make([]Request, n)
 	for i := range mix {
@@ -92,8 +91,8 @@ func request(i, tokens int) Request {
 	return r
 }
 
-// Pictures returns n requests of about the given number of tokens each that show a picture, to
-// engines that see: greedy and seeded ones, in turn.
+// PictureRequests returns n requests of about the given number of tokens each with an image, for engines with
+// vision: greedy and seeded ones, in turn.
 func Pictures(n, tokens int) ([]Request, error) {
 	mix := make([]Request, n)
 	for i := range mix {
@@ -116,7 +115,7 @@ func Pictures(n, tokens int) ([]Request, error) {
 	return mix, nil
 }
 
-// picture returns a data: URI of a picture, another one for each i.
+// pictureURI returns a data: URI of an image, a different one for each i.
 func picture(i int) (string, error) {
 	const side = 112
 	p := image.NewGray(image.Rect(0, 0, side, side))
@@ -130,16 +129,15 @@ func picture(i int) (string, error) {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
 
-// with returns the request with one more field.
+// withField returns the request with one more field.
 func (r Request) with(key string, value any) Request {
 	r.Body = maps.Clone(r.Body)
 	r.Body[key] = value
 	return r
 }
 
-// Learn asks each request once, undisturbed, and returns it with its answer. A
-// request of the kind "stop" gets a stop string out of the middle of the answer
-// that it has without.
+// LearnAnswers sends each request once, undisturbed, and returns it with its answer. A request of the kind
+// "stop" gets a stop string from the middle of its answer without one.
 func Learn(ctx context.Context, client *Client, url string, mix []Request) ([]Known, error) {
 	known := make([]Known, len(mix))
 	for i, r := range mix {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Tally counts what became of requests.
+// OutcomeCounts counts the outcomes of requests.
 type Tally struct {
 	Sent    int
-	Right   int // answered in full, byte for byte as known
+	Right   int // complete answers, byte for byte as known
 	Refused int // 429 and 503 with Retry-After
-	Failed  int // everything else that is no answer
-	Left    int // given up by the client itself
+	Failed  int // other failures
+	Left    int // aborted by the client
 
 	Duplicated, Missing, Altered       int // answers
 	DuplicatedTokens, MissingTokens    int
-	Moved                              int            // answers that changed their worker
+	Moved                              int            // answers which changed their worker
 	Tokens                             int            // of right answers
 	First, Pause, Took                 Durations      // of right answers
-	Token                              Durations      // of right answers: the mean time from one text to the next
+	Token                              Durations      // of right answers: the mean time between texts
 	Errors                             map[string]int // why requests failed, by message
 	Differences                        []string       // the first few
 	FirstFailure, LastFailure, Refusal time.Time      // Refusal is the last
@@ -31,7 +31,7 @@ const (
 	maxErrors, maxDifferences = 32, 4
 )
 
-// count adds one outcome of a request; left says that the client ended it.
+// addOutcome adds one outcome of a request; left means that the client ended it.
 func (t *Tally) count(o *Outcome, want *Known, left bool) {
 	t.Sent++
 	switch {
@@ -64,7 +64,7 @@ func (t *Tally) note(what string) {
 	t.Errors[what]++
 }
 
-// judge compares a whole answer.
+// compareAnswer compares a complete answer.
 func (t *Tally) judge(o *Outcome, want *Known) {
 	if o.Moved() > 0 {
 		t.Moved++
@@ -95,10 +95,10 @@ func (t *Tally) judge(o *Outcome, want *Known) {
 	}
 }
 
-// Wrong returns how many answers were other than they should be.
+// CountWrong returns how many answers were wrong.
 func (t *Tally) Wrong() int { return t.Duplicated + t.Missing + t.Altered }
 
-// Merge adds another tally.
+// MergeCounts adds other counts.
 func (t *Tally) Merge(o *Tally) {
 	t.Sent += o.Sent
 	t.Right += o.Right

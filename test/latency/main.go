@@ -1,6 +1,6 @@
-// Command latency measures what the README says of Penstock's latency, from
-// outside: the time from the start of the process to the first token, and the
-// time to first token of a long prompt with and without its blocks in a cache.
+// Command latency measures the latency claims of the README from outside: the time from the start of the
+// process to the first token, and the time to first token of a long prompt with and without its blocks in a
+// cache.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/latency -bin ./penstock
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// result is what is printed; times are medians in milliseconds.
+// latencyResult is the output; times are medians in milliseconds.
 type result struct {
 	Machine        string  `json:"machine"`
 	Go             string  `json:"go"`
@@ -80,7 +80,7 @@ func measure(bin string, runs int, asJSON bool) error {
 	return nil
 }
 
-// firstToken starts the binary and returns the milliseconds to its first token.
+// timeFirstToken starts the binary and returns the milliseconds to its first token.
 func firstToken(bin string) (float64, error) {
 	began := time.Now()
 	s, err := start(bin)
@@ -95,7 +95,7 @@ func firstToken(bin string) (float64, error) {
 	return ms(a.first.Sub(began)), nil
 }
 
-// pairs asks long prompts twice.
+// measurePairs sends long prompts twice.
 func (r *result) pairs(bin string, runs int, mode string) error {
 	s, err := start(bin, "--router-mode", mode)
 	if err != nil {
@@ -112,9 +112,8 @@ func (r *result) pairs(bin string, runs int, mode string) error {
 		if err != nil {
 			return err
 		}
-		// A user's pause: the events of the first answer travel to the router
-		// meanwhile. Nothing is asserted on it; if it were too short for them, the
-		// figures would say so.
+		// A user's pause: the events of the first response travel to the router meanwhile. Nothing is
+		// asserted on it; if it were too short, the figures would show it.
 		time.Sleep(100 * time.Millisecond)
 		second, err := s.ask(prompt.String(), 1)
 		if err != nil {
@@ -150,7 +149,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// server is a running Penstock.
+// penstockServer is a running Penstock.
 type server struct {
 	cmd   *exec.Cmd
 	url   string
@@ -189,7 +188,7 @@ type answer struct {
 	prompt, cached int
 }
 
-// ask streams one answer of at most the given number of tokens.
+// askModel streams one response of at most the given number of tokens.
 func (s *server) ask(prompt string, tokens int) (answer, error) {
 	body, err := json.Marshal(map[string]any{
 		"model": s.model, "stream": true, "max_tokens": tokens, "temperature": 0,

@@ -1,6 +1,6 @@
-// Command parserdriver offers the parser of answers to programs in other languages: it
-// reads commands from standard input, one JSON object on each line, and writes one
-// JSON object for each to standard output. It ends when its input does.
+// Command parserdriver gives programs in other languages access to the output parser: it reads commands from
+// standard input, one JSON object on each line, and writes one JSON object for each to standard output. It
+// ends with its input.
 //
 //	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…],"special":["<|im_end|>"]}
 //	{"op":"push","session":1,"pieces":[{"text":"…","token":true}]}
@@ -32,7 +32,7 @@ type command struct {
 	Text      string     `json:"text"` // a prompt
 }
 
-// piece is a part of an answer's text; token says that it is one token.
+// inputPiece is a part of a response's text; token marks a single token.
 type piece struct {
 	Text  string `json:"text"`
 	Token bool   `json:"token"`
@@ -43,14 +43,13 @@ type function struct {
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-// result is one line of output.
+// driverResult is one line of output.
 type result struct {
 	Session  int     `json:"session,omitempty"`
 	Events   []event `json:"events,omitempty"`
-	Thinking bool    `json:"thinking"`        // what comes next is reasoning
-	Start    string  `json:"start,omitempty"` // of an answer to a prompt
-	// Silent are the special tokens whose text is no part of an answer: a caller does
-	// not push them.
+	Thinking bool    `json:"thinking"`        // the next text is reasoning
+	Start    string  `json:"start,omitempty"` // of the response to a prompt
+	// Silent are the special tokens whose text is not part of a response: a caller does not push them.
 	Silent []string `json:"silent,omitempty"`
 	Error  string   `json:"error,omitempty"`
 }
@@ -67,7 +66,7 @@ var starts = map[string]parse.Start{
 	"": parse.StyleDecides, "open": parse.StartOpen, "closed": parse.StartClosed, "amid": parse.StartAmid,
 }
 
-// sessions are the answers that are being parsed.
+// sessionTable has the responses being parsed.
 type sessions struct {
 	open map[int]*parse.Parser
 	last int
@@ -79,7 +78,7 @@ func main() {
 	for {
 		var c command
 		if in.Decode(&c) != nil {
-			return // the end of the input, or a line that is not JSON
+			return // the end of the input, or invalid JSON
 		}
 		r, err := s.execute(&c)
 		if err != nil {
@@ -91,7 +90,7 @@ func main() {
 	}
 }
 
-// execute runs c.
+// executeCommand runs c.
 func (s *sessions) execute(c *command) (result, error) {
 	switch c.Op {
 	case "open":
@@ -156,7 +155,7 @@ func (s *sessions) openSession(c *command) (result, error) {
 	return r, nil
 }
 
-// copyEvents takes the texts, which the parser will use again.
+// copyEvents copies the texts, whose memory the parser reuses.
 func copyEvents(from []parse.Event) []event {
 	var to []event
 	for _, e := range from {

@@ -1,7 +1,6 @@
-// Command planes measures what it costs that requests travel between processes:
-// the same load, in one run, through one process (penstock up) and through three
-// (a frontend, a worker, and a process with the NATS server), for each number of
-// clients. The two take turns, so that whatever else the machine does meets both.
+// Command planes measures the cost of requests between processes: the same load, in one run, through one
+// process (penstock up) and through three (a frontend, a worker, and a process with the NATS server), for
+// each number of clients. The two alternate, so that other load on the machine affects both.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/planes -bin ./penstock
@@ -94,7 +93,7 @@ func (p *planes) run(ctx context.Context) (err error) {
 		a, b := side{name: "one", load: load(one.Hub.URL())}, side{name: "three", load: load(three.Frontends[0].URL())}
 		for turn := range 2*p.turns + 2 {
 			s := []*side{&a, &b}[turn%2]
-			if err := s.measure(ctx, n, p.turn, turn >= 2); err != nil { // the first of each warms up
+			if err := s.measure(ctx, n, p.turn, turn >= 2); err != nil { // the first turn of each warms up
 				return err
 			}
 		}
@@ -105,7 +104,7 @@ func (p *planes) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// greedy keeps the plainest of a mix: what is measured is not the sampler.
+// greedyOnly keeps the greedy requests of a mix, to leave out the cost of sampling.
 func greedy(mix []fleet.Request) []fleet.Request {
 	var plain []fleet.Request
 	for _, r := range mix {
@@ -116,7 +115,7 @@ func greedy(mix []fleet.Request) []fleet.Request {
 	return plain
 }
 
-// side is one of the two that are compared.
+// measuredSide is one of the two setups.
 type side struct {
 	name  string
 	load  *fleet.Load
@@ -141,7 +140,7 @@ func (s *side) measure(ctx context.Context, clients int, length time.Duration, c
 	return ctx.Err()
 }
 
-// report prints both in the form of go test -bench, with what three cost over one.
+// printReport prints both in the format of go test -bench, with the ratio of three processes to one.
 func report(clients int, one, three *side) error {
 	for _, s := range []*side{one, three} {
 		t := &s.tally

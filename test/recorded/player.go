@@ -13,19 +13,18 @@ import (
 	"penstock/internal/engine"
 )
 
-// Tokens come in bursts, pace apart: a client's stream is neither one write nor a
-// write for each token.
+// Tokens come in bursts, pace apart: a client's stream is neither one write nor a write for each token.
 const (
 	burst = 4
 	pace  = 500 * time.Microsecond
 )
 
-// chosen finds what a conversation asks for; the last one in the prompt counts, so
-// that the result of a tool may choose how the answer goes on.
+// playPattern finds the requested recording; the last one in the prompt counts, so that a tool result can
+// choose the continuation.
 var chosen = regexp.MustCompile(`play:([a-z0-9-]+)`)
 
-// player is an engine that plays recordings, whatever the sampling. It keeps the
-// contract where a client could tell: it resumes, counts tokens, stops and fails.
+// recordingEngine is an engine which plays recordings, ignoring sampling. It keeps the contract where a
+// client could tell: it resumes, counts tokens, stops and fails.
 type player struct {
 	card       engine.Card
 	tokenizer  prep.Tokenizer
@@ -33,7 +32,7 @@ type player struct {
 	recordings map[string]*tape
 }
 
-// tape is a recording as tokens, the stop token at its end.
+// tokenRecording is a recording as tokens, with the stop token at its end.
 type tape struct {
 	tokens []kv.Token
 	fail   *failure
@@ -41,7 +40,7 @@ type tape struct {
 
 var _ engine.Engine = (*player)(nil)
 
-// newPlayer returns the engine of one worker of a dialect.
+// newRecordingEngine returns the engine of one worker of a dialect.
 func newPlayer(d *dialect, p *prep.Pipeline, ref engine.TokenizerRef) (*player, error) {
 	stop, ok := p.Tokenizer.ID("<|end|>")
 	if !ok {
@@ -117,7 +116,7 @@ func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	return nil
 }
 
-// find returns the recording that a prompt names.
+// findRecording returns the recording named in a prompt.
 func (e *player) find(prompt []kv.Token) (*tape, error) {
 	var text []byte
 	for _, t := range prompt {
@@ -137,8 +136,8 @@ func (e *player) find(prompt []kv.Token) (*tape, error) {
 	return nil, fault.New(fault.Invalid, "say play:NAME with one of the recordings of %s: %s", e.card.Name, strings.Join(names, ", "))
 }
 
-// heard returns how many tokens of each choice the client has, which must be those
-// of the recording; of choices that are complete, all that there are.
+// receivedTokens returns how many tokens of each choice the client has, which must equal the recording; all
+// of them for complete choices.
 func (e *player) heard(t *tape, req *engine.Request) ([]int, error) {
 	done := make([]int, req.Choices)
 	for i := range done {
@@ -155,7 +154,7 @@ func (e *player) heard(t *tape, req *engine.Request) ([]int, error) {
 	return done, nil
 }
 
-// delta is the token at pos of a choice.
+// tokenDelta is the token at pos of a choice.
 func (t *tape) delta(req *engine.Request, choice, pos int) *engine.Delta {
 	d := &engine.Delta{Attempt: req.Attempt, Choice: choice, Pos: pos, Tokens: t.tokens[pos : pos+1]}
 	switch {
@@ -170,8 +169,8 @@ func (t *tape) delta(req *engine.Request, choice, pos int) *engine.Delta {
 	return d
 }
 
-// logprob is that of a recording's token: as good as certain, the alternatives
-// being the first tokens of the vocabulary.
+// tokenLogprob is the log-probability of a recording's token: nearly certain, with the first tokens of the
+// vocabulary as alternatives.
 func logprob(t kv.Token, alternatives int) engine.Logprob {
 	lp := engine.Logprob{Token: t, Logprob: -0.125}
 	for i := range alternatives {

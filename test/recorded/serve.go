@@ -26,16 +26,16 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// workersOfEach is how many workers a model has: one to fail, one to go on.
+// workersOfEach is how many workers a model has: one to fail, one to continue.
 const workersOfEach = 2
 
-// maxBody bounds request bodies: one that is too large need not be large.
+// maxBody bounds request bodies, low enough for a small test of the limit.
 const maxBody = 1 << 20
 
-// readyTimeout bounds the time until every model can be asked.
+// readyTimeout bounds the time until every model is ready.
 const readyTimeout = 30 * time.Second
 
-// system is a router, a frontend and workers on planes in memory.
+// recordedSystem is a router, a frontend and workers on in-memory planes.
 type system struct {
 	dialects []*dialect
 	pipes    map[engine.TokenizerRef]*prep.Pipeline
@@ -44,7 +44,7 @@ type system struct {
 	frontend *frontend.Frontend
 }
 
-// build makes the system of the dialects. Files of their pipelines go to scratch.
+// buildSystem makes the system of the dialects. Files of their pipelines go to scratch.
 func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, error) {
 	levels, err := obs.ParseLevels("warn", nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 			return nil, fmt.Errorf("model %s: %w", d.name, err)
 		}
 		for _, eng := range engines {
-			// Nobody has recorded an answer for a canary.
+			// There is no recording for a canary.
 			cfg := worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1, CanaryInterval: -1}
 			w, err := worker.New(cfg, eng, planes, counts, log)
 			if err != nil {
@@ -85,7 +85,7 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 	return s, err
 }
 
-// engines makes those of one dialect, whose pipeline has its files in dir.
+// openEngines makes the engines of one dialect, whose pipeline has its files in dir.
 func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 	return engines, nil
 }
 
-// open hands out the pipelines that were opened for the workers.
+// lookupPipeline returns the pipelines which were opened for the workers.
 func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p := s.pipes[ref]; p != nil {
 		return p, nil
@@ -114,9 +114,8 @@ func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	return nil, fault.New(fault.NotFound, "no recordings have this tokenizer")
 }
 
-// serve runs everything until ctx ends or a part fails, and calls ready once. The
-// frontend stops first, then the workers, then the router, so that what is in
-// progress may finish.
+// serveUntilDone runs everything until ctx ends or a part fails, and calls ready once. The frontend stops
+// first, then the workers, then the router, so that requests in progress may finish.
 func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
 	ctx, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -140,7 +139,7 @@ func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error
 	return err
 }
 
-// await returns when every model can be asked, or ctx has ended.
+// awaitReady returns when every model is ready, or ctx has ended.
 func (s *system) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

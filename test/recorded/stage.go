@@ -5,14 +5,13 @@ import (
 	"errors"
 )
 
-// stage is a set of services that start and stop together.
+// serviceStage is a set of services which start and stop together.
 type stage struct {
 	stop context.CancelFunc
 	ends chan error // has room for the result of each
 }
 
-// start runs services until the stage ends. One that fails is reported at once;
-// the end of ctx is not theirs.
+// startStage runs services until the stage ends. A failing one is reported at once; ctx does not cancel them.
 func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *stage {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{stop: stop, ends: make(chan error, len(runs))}
@@ -28,7 +27,7 @@ func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(con
 	return st
 }
 
-// end stops the services and waits for them.
+// endStage stops the services and waits for them.
 func (st *stage) end() (err error) {
 	st.stop()
 	for range cap(st.ends) {

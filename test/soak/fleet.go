@@ -11,9 +11,8 @@ import (
 	"penstock/test/fleet"
 )
 
-// long is the soak of a whole fleet: two frontends beside the hub, of which one sends
-// through a router, and three workers, under clients that know their answers, while the memory of every
-// process is looked at.
+// fleetSoak is the soak of a whole fleet: two frontends beside the hub (one uses a router) and three workers,
+// under clients which check their answers, while the memory of every process is sampled.
 type long struct {
 	bin      string
 	clients  int
@@ -21,11 +20,11 @@ type long struct {
 	requests int64
 	tokens   int
 	every    time.Duration
-	slope    float64 // MiB per hour that a process may grow by
+	slope    float64 // allowed growth of a process in MiB per hour
 }
 
-// judged is the least time over which a slope says something: for minutes after
-// the start, pools and caches find their size.
+// minJudgedTime is the shortest time for a meaningful slope: for minutes after the start, pools and caches
+// still grow.
 const judged = 5 * time.Minute
 
 func (l *long) run(ctx context.Context) (err error) {
@@ -76,12 +75,12 @@ func (l *long) run(ctx context.Context) (err error) {
 	return grew
 }
 
-// memory is what the processes of a fleet have resident over time.
+// memoryHistory is the resident memory of a fleet's processes over time.
 type memory struct {
 	roles  []*fleet.Role
 	began  time.Time
 	hours  []float64
-	mib    [][]float64 // by role, one per look
+	mib    [][]float64 // by role, one per sample
 	length time.Duration
 }
 
@@ -89,8 +88,8 @@ func watch(f *fleet.Fleet) *memory {
 	return &memory{roles: f.All(), began: time.Now(), mib: make([][]float64, len(f.All()))}
 }
 
-// during looks at regular intervals until the time is over, the load has sent what
-// it may, or ctx ends.
+// sampleDuring samples at regular intervals until the time is over, the load has sent all its requests, or
+// ctx ends.
 func (m *memory) during(ctx context.Context, running *fleet.Running, length, every time.Duration) error {
 	over := make(chan struct{})
 	go func() {
@@ -142,8 +141,8 @@ func (m *memory) now() string {
 	return s
 }
 
-// report prints how each process's memory went over the second half of the time,
-// and returns an error if one grew by more than it may.
+// reportSlopes prints each process's memory over the second half of the time, and returns an error if one
+// grew by more than allowed.
 func (m *memory) report(most float64) error {
 	half := len(m.hours) / 2
 	var errs []error
@@ -165,8 +164,7 @@ func (m *memory) report(most float64) error {
 	return errors.Join(errs...)
 }
 
-// slope is that of the straight line nearest to the points (least squares), 0 if
-// there is none.
+// fitSlope is the slope of the least-squares line through the points, 0 if there is none.
 func slope(x, y []float64) float64 {
 	n := float64(len(x))
 	var sx, sy, sxx, sxy float64

@@ -1,12 +1,11 @@
-// Command soak holds many streaming clients on a running Penstock for a while
-// and fails if any of them saw an error, or if the server keeps goroutines or
-// memory afterwards.
+// Command soak runs many streaming clients against a running Penstock for a while and fails if any of them
+// saw an error, or if the server keeps goroutines or memory afterwards.
 //
 //	penstock up &
 //	go run ./test/soak -clients 200 -for 60s
 //
-// With -bin it starts a fleet of processes instead, holds clients on that whose
-// answers it knows, and states how the memory of every process went:
+// With -bin it starts a fleet of processes instead, runs clients against it which check their answers, and
+// reports the memory of every process over time:
 //
 //	go run ./test/soak -bin ./penstock -for 30m -requests 1000000 -tokens 4
 package main
@@ -32,18 +31,17 @@ import (
 	"time"
 )
 
-// What the server may have more after the soak than after the warm-up: some
-// goroutines of connections that are about to close, and memory of the requests
-// that were in progress when the garbage was last collected.
+// The allowed excess of the server after the soak over the warm-up: some goroutines of connections which are
+// about to close, and memory of the requests which were in progress at the last garbage collection.
 const (
 	spareGoroutines = 32
 	spareHeapBytes  = 32 << 20
 )
 
-// longestWarmUp bounds the wait for the server to grow to its size.
+// longestWarmUp bounds the wait for the server to reach its full size.
 const longestWarmUp = 3 * time.Minute
 
-// settle bounds the wait for the server to come to rest.
+// settleTime bounds the wait for the server to come to rest.
 const settle = 30 * time.Second
 
 func main() {
@@ -124,11 +122,10 @@ func (s *soak) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// warmUp holds the clients until the server is as large as it gets: its workers
-// keep no more blocks than a round before, and its garbage was collected twice
-// since, so that the live heap that it reports is of now.
+// warmUp runs the clients until the server has its full size: its workers keep no more blocks than a round
+// before, and its garbage was collected twice since, so that the reported live heap is current.
 func (s *soak) warmUp(ctx context.Context) error {
-	kept, collect := 0.0, math.Inf(1) // collections that are enough
+	kept, collect := 0.0, math.Inf(1) // number of collections which is enough
 	for end := time.Now().Add(longestWarmUp); ; {
 		s.hold(ctx, 3*time.Second)
 		v, err := s.look(ctx)
@@ -154,7 +151,7 @@ func (s *soak) percentile(p int) time.Duration {
 	return s.mu.ttft[(len(s.mu.ttft)-1)*p/100].Round(time.Millisecond)
 }
 
-// hold keeps the clients busy for a time; each finishes the answer it is in.
+// holdClients keeps the clients busy for a time; each finishes its current answer.
 func (s *soak) hold(ctx context.Context, length time.Duration) {
 	end := time.Now().Add(length)
 	var clients sync.WaitGroup
@@ -173,7 +170,7 @@ func (s *soak) hold(ctx context.Context, length time.Duration) {
 	clients.Wait()
 }
 
-// answer asks one of a few conversations to go on and reads the stream.
+// requestAnswer continues one of a few conversations and reads the stream.
 func (s *soak) answer(ctx context.Context, random *rand.Rand) error {
 	group := random.IntN(8)
 	body, err := json.Marshal(map[string]any{
@@ -250,10 +247,10 @@ func (s *soak) read(body io.Reader, began time.Time) error {
 	return nil
 }
 
-// server is what /metrics says of the process.
+// serverMetrics are the /metrics of the process.
 type server struct {
 	goroutines, heap, rss float64
-	cached                float64 // KV blocks that all workers keep for reuse
+	cached                float64 // KV blocks which all workers keep for reuse
 	collections           float64 // of garbage, since the start
 }
 
@@ -265,8 +262,7 @@ func (v server) within(before server) bool {
 	return v.goroutines <= before.goroutines+spareGoroutines && v.heap <= before.heap+spareHeapBytes
 }
 
-// rest waits until the server is within bounds of before, and returns the last
-// look if it never is.
+// awaitRest waits until the server is within bounds of before, and returns the last sample if it never is.
 func (s *soak) rest(ctx context.Context, before server) (server, error) {
 	s.client.CloseIdleConnections()
 	end := time.Now().Add(settle)

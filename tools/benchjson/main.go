@@ -1,6 +1,5 @@
-// Command benchjson turns the output of "go test -bench" on standard input into
-// one JSON document with the machine, the Go version and the commit, as it is
-// kept under bench/results.
+// Command benchjson turns the output of "go test -bench" on standard input into one JSON document with the
+// machine, the Go version and the commit, as kept under bench/results.
 //
 //	go test -run '^$' -bench . ./core/kv | go run ./tools/benchjson >result.json
 package main
@@ -17,7 +16,7 @@ import (
 	"strings"
 )
 
-// Document is what is kept of one run.
+// Document is the record of one run.
 type Document struct {
 	Commit     string `json:"commit"`
 	Go         string `json:"go"`
@@ -27,7 +26,7 @@ type Document struct {
 	CPUs       int    `json:"cpus"`
 	Experiment string `json:"goexperiment,omitempty"`
 	Rows       []Row  `json:"rows"`
-	Latency    any    `json:"latency,omitempty"` // what test/latency printed
+	Latency    any    `json:"latency,omitempty"` // the output of test/latency
 }
 
 // Row is one benchmark.
@@ -63,7 +62,7 @@ func commit() string {
 	return strings.TrimSpace(string(out))
 }
 
-// read takes the lines of a benchmark run, and lines of JSON as the latency.
+// readBenchmarks reads the lines of a benchmark run, and lines of JSON as the latency.
 func (d *Document) read(in io.Reader) error {
 	pkg := ""
 	lines := bufio.NewScanner(in)
@@ -89,7 +88,7 @@ func (d *Document) read(in io.Reader) error {
 	return lines.Err()
 }
 
-// parse reads "BenchmarkName-4  runs  value unit  value unit …".
+// parseBenchLine reads "BenchmarkName-4 runs value unit value unit …".
 func parse(pkg, line string) (Row, bool) {
 	f := strings.Fields(line)
 	if len(f) < 4 {

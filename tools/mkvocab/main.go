@@ -1,11 +1,10 @@
-// Mkvocab makes the vocabulary of the built-in model: byte-pair merges learnt
-// from Penstock's own documents, written as a tokenizer.json.
+// Mkvocab makes the vocabulary of the built-in model: byte-pair merges learnt from Penstock's own documents,
+// written as a tokenizer.json.
 //
 //	go run ./tools/mkvocab [-size N] [-o FILE] [DOCUMENT...]
 //
-// The same documents give the same file on every machine. The committed file is
-// frozen: the weights of the built-in model belong to its ids, so making it anew
-// from documents that changed gives another model.
+// The same documents give the same file on every machine. The committed file is frozen: the weights of the
+// built-in model belong to its ids, so a vocabulary of changed documents gives another model.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// vocabulary has the 256 bytes as its first entries and one further entry for
-// each merge, in order; the special tokens follow.
+// tokenVocabulary has the 256 bytes as its first entries and one further entry for each merge, in order; the
+// special tokens follow.
 type vocabulary struct {
 	entries []string // bytes
 	merges  []pair
@@ -20,23 +20,22 @@ type vocabulary struct {
 
 type pair struct{ left, right int }
 
-// word is a distinct word of the corpus as entries, and how often it occurs.
+// corpusWord is a distinct word of the corpus as entries, and its frequency.
 type word struct {
 	entries []int
 	count   int
 }
 
-// How often a pair must occur to be worth an entry: two letters seldom, since
-// the built-in model answers with random entries and words read better than
-// signs.
+// How often a pair must occur to get an entry. Two letters need few occurrences, since the built-in model
+// answers with random entries and words read better than signs.
 const (
 	minWordCount = 2
 	minSignCount = 12
 )
 
-// train learns merges until the vocabulary has size entries or no pair occurs
-// often enough. The most frequent pair merges first; among equals the one whose
-// result looks most like a word, then the one first in byte order.
+// trainMerges learns merges until the vocabulary has size entries or no pair is frequent enough. The most
+// frequent pair merges first; among equals the one whose result looks most like a word, then the first in
+// byte order.
 func train(texts []string, size int) (*vocabulary, error) {
 	words, err := cut(texts)
 	if err != nil {
@@ -61,7 +60,7 @@ func train(texts []string, size int) (*vocabulary, error) {
 	return v, nil
 }
 
-// cut returns the distinct words of the texts, sorted, with their counts.
+// countWords returns the distinct words of the texts, sorted, with their counts.
 func cut(texts []string) ([]word, error) {
 	next, ok := token.Splitter(token.PatternLlama3)
 	if !ok {
@@ -88,8 +87,8 @@ func cut(texts []string) ([]word, error) {
 	return words, nil
 }
 
-// unwrap turns the line breaks inside paragraphs into spaces, so that a word at
-// the start of a line is learnt with its space like any other.
+// joinLines turns the line breaks inside paragraphs into spaces, so that a word at the start of a line is
+// learnt with its space like any other.
 func unwrap(text string) string {
 	var b strings.Builder
 	for i, line := range strings.Split(text, "\n") {
@@ -125,7 +124,7 @@ func (v *vocabulary) mostFrequent(words []word) (best pair, ok bool) {
 			counts[pair{w.entries[i], w.entries[i+1]}] += w.count
 		}
 	}
-	// The order of the map does not matter: compare never calls two pairs equal.
+	// The order of the map does not matter: comparePairs never calls two pairs equal.
 	for p, count := range counts {
 		if count >= v.minCount(p) && (!ok || v.compare(p, count, best, counts[best]) < 0) {
 			best, ok = p, true
@@ -153,8 +152,8 @@ func (v *vocabulary) minCount(p pair) int {
 
 func (v *vocabulary) joined(p pair) string { return v.entries[p.left] + v.entries[p.right] }
 
-// likeness says how much an entry looks like a word: 2 for a space and letters,
-// 1 for letters, 0 for anything else.
+// wordLikeness is how much an entry looks like a word: 2 for a space and letters, 1 for letters, 0 for
+// anything else.
 func likeness(entry string) int {
 	rest, spaced := strings.CutPrefix(entry, " ")
 	switch {

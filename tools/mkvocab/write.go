@@ -8,8 +8,8 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// specials are the tokens that mark up a chat, and some left free so that later
-// ones need no other vocabulary.
+// specialTokens are the tokens which mark up a chat, and some reserved ones so that later ones do not change
+// the vocabulary.
 var specials = []string{
 	"<|begin|>", "<|end|>",
 	"<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|call|>",
@@ -65,7 +65,7 @@ func quote(s string) string {
 	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// spell writes bytes in the byte-level alphabet.
+// spellBytes writes bytes in the byte-level alphabet.
 func spell(entry string) string {
 	chars := token.Alphabet()
 	var spelt []rune

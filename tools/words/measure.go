@@ -16,7 +16,7 @@ import (
 	"unicode"
 )
 
-// A phrase is a wording that the style forbids in comments.
+// forbiddenPhrase is a wording which the style forbids in comments.
 type phrase struct {
 	Name string
 	re   *regexp.Regexp
@@ -39,7 +39,7 @@ func forbiddenPhrases() []phrase {
 	return out
 }
 
-// A counts is what is counted of one package, or of all.
+// wordCounts are the counts of one package, or of all.
 type counts struct {
 	Functions int            `json:"functions"`
 	Single    int            `json:"single_word"`
@@ -62,12 +62,12 @@ func (c *counts) add(d *counts) {
 	}
 }
 
-// measurement is what was counted, by directory.
+// measurement has all counts, by directory.
 type measurement struct {
 	packages map[string]*counts
-	types    map[string][]string // the directories that declare a type
-	singles  []string            // functions with a name of one word, with their place
-	found    []string            // forbidden phrases, with their place
+	types    map[string][]string // the directories which declare a type
+	singles  []string            // functions with a name of one word, with their positions
+	found    []string            // forbidden phrases, with their positions
 	phrases  []phrase
 }
 
@@ -178,7 +178,7 @@ func countWords(name string) int {
 	return n
 }
 
-// A summary is what the style bounds.
+// styleSummary has the figures which the style bounds.
 type summary struct {
 	counts
 	MeanLength  float64             `json:"mean_length"`

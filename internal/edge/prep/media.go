@@ -23,50 +23,49 @@ type Media struct {
 	Kind media.Kind
 	// URL is http, https or a data: URI; Name is the client's own name of the object, "" if none.
 	URL, Name string
-	// Part names the part of the request that shows it, and Param where the URL in it is, for errors.
+	// Part names the part of the request with the object, and Param the field of its URL, for errors.
 	Part, Param string
 }
 
-// Resolver finds out who media are and how large. Implementations are safe for concurrent use.
+// Resolver identifies and measures media. Implementations are safe for concurrent use.
 type Resolver interface {
-	// Resolve returns an object for each of the media of a conversation, in order, with what family
-	// needs to count its tokens. release frees what the objects hold in common with others (leases of
-	// shared memory); it is never nil, and is called once nobody needs the objects any more.
+	// Resolve returns an object for each media part of a conversation, in order, with what family needs to
+	// count its tokens. release frees what the objects hold (leases of shared memory); it is never nil and is
+	// called once the objects are no longer used.
 	//
-	// An error that is an [*Unresolved] says that the engine, which fetches by itself, may still
-	// know better; a *fault.Error refuses the request; others are those of ctx.
+	// An [*UnresolvedError] means that the engine, which fetches by itself, may still succeed; a *fault.Error
+	// refuses the request; other errors come from ctx.
 	Resolve(ctx context.Context, c *Chat, f *family.Family) (objects []media.Object, release func(), err error)
 }
 
-// Unresolved says why the media of a request take no part in the choice of a worker.
+// UnresolvedError says why the media of a request do not take part in the choice of a worker.
 type Unresolved struct {
 	Reason media.Reason
-	// Err tells the client, naming the part, if no engine is there that could do without.
+	// Err is for the client and names the part, if no engine can serve the request anyway.
 	Err *fault.Error
 }
 
 // Error implements error.
 func (u *Unresolved) Error() string { return string(u.Reason) + ": " + u.Err.Message }
 
-// Unwrap returns what a client is told.
+// Unwrap returns the error for the client.
 func (u *Unresolved) Unwrap() error { return u.Err }
 
-// Refused is the refusal of a conversation for what it shows, or pretends to: no engine is to be
-// asked in spite of it.
+// RefusedError refuses a conversation for the media which it has or imitates. No engine is asked.
 type Refused struct{ Err *fault.Error }
 
 // Error implements error.
 func (r *Refused) Error() string { return r.Err.Message }
 
-// Unwrap returns what a client is told.
+// Unwrap returns the error for the client.
 func (r *Refused) Unwrap() error { return r.Err }
 
-// Undecided returns an [*Unresolved] about one part of a request.
+// NewUnresolvedError returns an error about one part of a request.
 func Undecided(reason media.Reason, param, format string, args ...any) *Unresolved {
 	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
 }
 
-// SetFamily says how the model's prompts show media, whichever engine serves it. It is called before the
+// SetFamily sets how the model's prompts show media, whichever engine serves it. It is called before the
 // pipeline is used.
 func (p *Pipeline) SetFamily(f *family.Family) {
 	p.families = nil
@@ -93,8 +92,8 @@ func (p *Pipeline) setFamily(f *family.Family) {
 	}
 }
 
-// OpenFamily sets the family that open returns for an engine without settings of its own, and keeps
-// open for [Pipeline.For]. Its error is that of open: the model is served without a family then. It is
+// OpenFamily sets the family which open returns for an engine with default settings, and keeps open for
+// [Pipeline.ForServing]. It returns the error of open; the model is then served without a family. It is
 // called before the pipeline is used.
 func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error)) error {
 	p.families = open
@@ -117,23 +116,21 @@ func (p *Pipeline) openFamily(as family.Serving) error {
 	return nil
 }
 
-// For returns the pipeline of the model where an engine serves it with settings of its own: p but for
-// how prompts show media.
+// ForServing returns the pipeline for an engine with settings of its own: p with another media family.
 func (p *Pipeline) For(as family.Serving) *Pipeline {
 	if p == nil || p.families == nil || as == (family.Serving{}) {
 		return p
 	}
 	own := *p
-	_ = own.openFamily(as) // NoFamily has the error
+	_ = own.openFamily(as) // NoFamilyReason has the error
 	return &own
 }
 
-// Kinds returns the kinds of media, in order.
+// MediaKinds returns the kinds of media, in order.
 func Kinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
 
-// literal refuses a conversation in which somebody spelled what holds the place of a media object:
-// a template of a checkpoint's own makes the token of it, and the prompt would show an object that
-// there is not.
+// rejectMediaText refuses a conversation whose text spells a media placeholder: a checkpoint's own template
+// would turn it into the token, and the prompt would show an object which does not exist.
 func (p *Pipeline) literal(c *Chat) error {
 	if len(p.literals) == 0 {
 		return nil
@@ -160,9 +157,8 @@ func (p *Pipeline) literal(c *Chat) error {
 	return nil
 }
 
-// plainJSON returns JSON with the letters that are written by their numbers, also those in the JSON that a
-// string of it has, as arguments of functions are: templates have them in the end. It is to be searched,
-// and may be no JSON any more.
+// unescapeJSON resolves \u escapes in JSON, also in JSON inside its strings (function arguments), since
+// templates see them decoded. The result is for searching only and may not be valid JSON.
 func plainJSON(b []byte) []byte {
 	escape := []byte(`\u`)
 	if !bytes.Contains(b, escape) {
@@ -186,7 +182,7 @@ func spelled(field, text string) error {
 	return &Refused{fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
 }
 
-// Shows returns the index of the first token that holds the place of media, -1 if none does.
+// IndexMediaToken returns the index of the first media placeholder token, -1 if there is none.
 func (p *Pipeline) Shows(tokens []kv.Token) int {
 	if len(p.marks) == 0 {
 		return -1
@@ -200,8 +196,8 @@ func (p *Pipeline) Shows(tokens []kv.Token) int {
 	return -1
 }
 
-// Complete makes the prompt of a conversation from the tokens of its text, which it may keep:
-// it finds out what its media are, and puts their tokens in the places that the template left.
+// CompletePrompt makes the prompt of a conversation from the tokens of its text, which it may keep: it
+// resolves the media and puts their tokens in place of the template's placeholders.
 func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
 	p := l.Pipeline
 	if len(c.Media) == 0 {
@@ -225,7 +221,7 @@ func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt
 	return Prompt{Tokens: l.before(c, tokens), TextOnly: u.Reason, Why: u.Err}, nil
 }
 
-// show returns the prompt with its media in place.
+// placeMedia returns the prompt with its media in place.
 func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
 	p := l.Pipeline
 	first := &c.Media[0]
@@ -268,9 +264,9 @@ func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, 
 	return Prompt{Tokens: out, Media: places, Objects: objects, Release: release}, nil
 }
 
-// unsized is the error of an object of which no layout is known. What is wrong with a picture of a shape
-// that the model's processor refuses is the client's to know, whichever engine has the model. Of
-// videos and sounds engines show the processor what they choose, which may be of another length.
+// layoutError returns the error for an object without a known layout. An image shape which the model's
+// processor refuses is the client's fault on any engine. For video and audio the engine chooses what the
+// processor sees, which may have another length.
 func unsized(o *media.Object, err error) error {
 	var s *family.SizeError
 	if errors.As(err, &s) {
@@ -282,9 +278,8 @@ func unsized(o *media.Object, err error) error {
 	return Undecided(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
 }
 
-// before returns the tokens before the first media object of a conversation. Where it is not
-// known which tokens hold the places of media, it is what the prompt has in common with that of
-// the same conversation without them.
+// tokensBeforeMedia returns the tokens before the first media object of a conversation. Where the placeholder
+// tokens are unknown, it returns the common prefix with the same conversation without media.
 func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	p := l.Pipeline
 	if i := p.Shows(tokens); i >= 0 {
@@ -297,7 +292,7 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	}
 	segments, err := p.Render(&text)
 	if err != nil {
-		return nil // it cannot be told
+		return nil // unknown
 	}
 	other := p.EncodeSegments(nil, segments)
 	n := 0
@@ -307,22 +302,22 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	return tokens[:n:n]
 }
 
-// AppendTextPart and AppendMediaPart append a part of a message's content to dst, a JSON array that
-// is begun: "[" at least. An object is shown by what it is, as templates look for it; what it is of
-// does not pass through them.
+// AppendTextPart appends a text part of a message's content to dst, a JSON array which is already open ("["
+// at least).
 func AppendTextPart(dst []byte, text string) []byte {
 	dst = append(comma(dst), `{"type":"text","text":`...)
 	return append(strictjson.AppendString(dst, text), '}')
 }
 
-// AppendMediaPart is explained at [AppendTextPart].
+// AppendMediaPart appends a media part to dst, as AppendTextPart does. It has only the kind, which is what
+// templates look for; the object itself does not pass through them.
 func AppendMediaPart(dst []byte, kind media.Kind) []byte {
 	dst = append(comma(dst), `{"type":"`...)
 	dst = append(dst, kind.String()...)
 	return append(dst, `"}`...)
 }
 
-// AppendURLPart appends a part that has the object's URL, as clients write it.
+// AppendURLPart appends a part with the object's URL, as clients write it.
 func AppendURLPart(dst []byte, m *Media) []byte {
 	field := m.Kind.String() + "_url"
 	dst = append(comma(dst), `{"type":"`...)
@@ -331,7 +326,7 @@ func AppendURLPart(dst []byte, m *Media) []byte {
 	return append(strictjson.AppendString(dst, m.URL), `}}`...)
 }
 
-// comma appends one if something comes before.
+// appendComma appends a comma unless the array is empty.
 func comma(dst []byte) []byte {
 	if n := len(dst); n > 0 && dst[n-1] != '[' {
 		dst = append(dst, ',')
@@ -339,7 +334,7 @@ func comma(dst []byte) []byte {
 	return dst
 }
 
-// ContentPart is a part of a message's content as templates that are Go code read it.
+// ContentPart is a part of a message's content as the templates in Go read it.
 type ContentPart struct {
 	Type string
 	Text string
@@ -352,7 +347,7 @@ func ReadParts(parts []byte) ([]ContentPart, error) {
 	return all, err
 }
 
-// withoutMedia returns the parts that are texts.
+// withoutMedia returns the text parts.
 func withoutMedia(parts []byte) []byte {
 	if len(parts) == 0 {
 		return nil

@@ -7,14 +7,12 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// The form in which a conversation travels to an engine is that of a chat request
-// (docs/format/engine.md): engines of other makes take it nearly as it is. This is
-// the one place that writes and reads it. JSON that a client wrote (parts, calls,
-// tools, arguments) goes through letter by letter, since templates print it.
+// A conversation travels to an engine in the form of a chat request (docs/format/engine.md), which other
+// engines take nearly as it is. Only this file writes and reads it. JSON which a client wrote (parts, calls,
+// tools, arguments) is copied byte by byte, since templates print it.
 
-// AppendChat appends c as a JSON object to dst. What c has as JSON must be JSON of
-// the kind that its comment says, and its texts UTF-8: then DecodeChat returns an
-// equal conversation.
+// AppendChat appends c as a JSON object to dst. The JSON fields of c must be JSON of the kind which their
+// comments name, and its texts UTF-8; DecodeChat then returns an equal conversation.
 func AppendChat(dst []byte, c *Chat) []byte {
 	dst = append(dst, `{"messages":[`...)
 	for i := range c.Messages {
@@ -31,8 +29,8 @@ func AppendChat(dst []byte, c *Chat) []byte {
 	return append(dst, '}')
 }
 
-// AppendShown is AppendChat for who finds out what a conversation shows: Media, Namespace and
-// ProcessorArgs go along.
+// AppendChatWithMedia is AppendChat for a peer which resolves the media: it adds Media, Namespace and
+// ProcessorArgs.
 func AppendShown(dst []byte, c *Chat) []byte {
 	dst = AppendChat(dst, c)
 	dst = append(dst[:len(dst)-1], `,"media":[`...)
@@ -77,7 +75,7 @@ func appendMessage(dst []byte, m *Message) []byte {
 	return append(dst, '}')
 }
 
-// appendRaw appends a key and JSON, or nothing if there is none.
+// appendRaw appends a key and JSON, or nothing if the JSON is empty.
 func appendRaw(dst []byte, key string, raw []byte) []byte {
 	if len(raw) == 0 {
 		return dst
@@ -100,10 +98,9 @@ func appendFlag(dst []byte, key string, v bool) []byte {
 	return append(dst, "false"...)
 }
 
-// DecodeChat reads what [AppendChat] or [AppendShown] wrote. It keeps nothing of b. A field that it
-// does not know is refused: without it the prompt would be another one. The error
-// is a *fault.Error of code Invalid that names the field. Whether the conversation
-// is one is the template's question.
+// DecodeChat reads the output of [AppendChat] or [AppendChatWithMedia]. It keeps nothing of b. It refuses
+// unknown fields: without them the prompt would be a different one. The error is a *fault.Error of code
+// Invalid which names the field. The template decides whether the conversation is valid.
 func DecodeChat(b []byte) (*Chat, error) {
 	r, err := strictjson.NewReader(b)
 	if err != nil {
@@ -124,7 +121,7 @@ type chatDecoder struct {
 	chat *Chat
 }
 
-// field reads the value of one key of a conversation.
+// decodeField reads the value of one key of a conversation.
 func (d *chatDecoder) field(key string) error {
 	if none, err := d.Null(); none || err != nil {
 		return err
@@ -150,7 +147,7 @@ func (d *chatDecoder) field(key string) error {
 	return d.Unsupported()
 }
 
-// shown reads one element of media.
+// decodeMedia reads one element of media.
 func (d *chatDecoder) shown(int) error {
 	var m Media
 	err := d.Object(func(key string) error {
@@ -175,7 +172,7 @@ func (d *chatDecoder) shown(int) error {
 	return err
 }
 
-// kind reads the name of a kind of media.
+// decodeMediaKind reads the name of a kind of media.
 func (d *chatDecoder) kind(dst *media.Kind) error {
 	var name string
 	if err := d.Text(&name); err != nil {
@@ -190,7 +187,7 @@ func (d *chatDecoder) kind(dst *media.Kind) error {
 	return d.Refuse("must be a kind of media, not %.100q", name)
 }
 
-// message reads one element of messages.
+// decodeMessage reads one element of messages.
 func (d *chatDecoder) message(int) error {
 	m := Message{NoContent: true}
 	err := d.Object(func(key string) error {
@@ -221,7 +218,7 @@ func (d *chatDecoder) message(int) error {
 	return err
 }
 
-// raw reads JSON of one kind and keeps a copy of its text.
+// copyRaw reads JSON of one kind and keeps a copy of its text.
 func (d *chatDecoder) raw(dst *[]byte, kind strictjson.Kind) error {
 	if d.Kind() != kind {
 		return d.Expected(string(kind))

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// maxTokens bounds the events with tokens of one answer.
+	// maxTokens bounds the events with tokens in one response.
 	maxTokens = 1 << 20
-	// maxKept bounds what is kept of a buffer that one answer made large, in elements.
+	// maxKeptElements bounds the capacity of a reused buffer, in elements.
 	maxKept = 1 << 16
 )
 
-// Faults of an answer that began well.
+// Errors of a response which started well.
 var (
 	errFailed     = errors.New("the stream ended with an error")
 	errOverloaded = errors.New("the stream ended with an error: no room")
@@ -25,31 +25,31 @@ var (
 	errCoded      = errors.New("answer is compressed")
 )
 
-// answer is what came of one request.
+// outcome is the result of one request.
 type answer struct {
 	sample replay.Sample
-	// at are the moments of the events that had tokens.
+	// tokenTimes are the times of the events with tokens.
 	at []time.Duration
 	usage
-	abandoned bool // cut off by the client's own end
-	resent    bool // on a new connection, as the server had closed the old one
+	abandoned bool // cut off at the end of the run
+	resent    bool // on a new connection, since the server had closed the old one
 	err       error
-	keepBody  bool // the body of an answer that is not 200 goes to message
+	keepBody  bool // an error body is copied to message
 	message   []byte
 
-	now      time.Duration // of the piece that is being read
-	done     bool          // [DONE] came
-	ended    bool          // an event had a reason to end
-	finished time.Duration // its moment
-	want     int           // tokens that the workload says
+	now      time.Duration // when the current piece was read
+	done     bool          // [DONE] was received
+	ended    bool          // an event had a finish reason
+	finished time.Duration // when that was
+	want     int           // tokens in the workload
 }
 
-// reset makes a ready for another request, keeping its memory.
+// reset prepares a for another request, keeping its memory.
 func (a *answer) reset() {
 	*a = answer{at: emptied(a.at), message: emptied(a.message)}
 }
 
-// emptied returns the memory of s for another use, unless it is large.
+// reuseSlice empties s for reuse, or drops it if it is large.
 func emptied[T any](s []T) []T {
 	if cap(s) > maxKept {
 		return nil
@@ -57,10 +57,10 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// event takes one event of the stream.
+// handleEvent handles one event of the stream.
 func (a *answer) event(data []byte, isError bool) error {
 	if a.done {
-		return nil // what comes after the end means nothing
+		return nil // events after the end mean nothing
 	}
 	if string(data) == "[DONE]" {
 		a.done = true
@@ -91,15 +91,14 @@ func (a *answer) event(data []byte, isError bool) error {
 	return nil
 }
 
-// read reads a stream up to its end: [DONE], or the end of the body after a reason
-// to end.
+// readStream reads a stream up to its end: [DONE], or the end of the body after a finish reason.
 func (a *answer) read(in *response, ev *events, visit func([]byte, bool) error) error {
 	ev.reset()
 	for !a.done {
 		piece, err := in.next()
 		if err == io.EOF && a.ended {
 			a.now = in.at
-			return nil // a server without [DONE]
+			return nil // a server which sends no [DONE]
 		}
 		if err != nil {
 			return unexpected(err)
@@ -112,8 +111,7 @@ func (a *answer) read(in *response, ev *events, visit func([]byte, bool) error) 
 	return nil
 }
 
-// settle makes the sample of what was read; planned are the prompt tokens that the
-// workload counts.
+// finishSample fills the sample from the response; planned is the workload's count of prompt tokens.
 func (a *answer) settle(planned int) error {
 	s := &a.sample
 	s.Input, s.Output = planned, len(a.at)
@@ -127,7 +125,7 @@ func (a *answer) settle(planned int) error {
 	switch {
 	case len(a.at) > 0:
 		s.First, s.Last = a.at[0], a.at[len(a.at)-1]
-	case s.Output > 0: // tokens without a text of their own: they were there when the end was told
+	case s.Output > 0: // no event had text: the tokens were there when the finish reason came
 		end := s.Done
 		if a.ended {
 			end = a.finished
@@ -140,9 +138,8 @@ func (a *answer) settle(planned int) error {
 	return nil
 }
 
-// gaps tells record of the time between each two tokens: between two events with
-// tokens that which lies between the reads that brought them, and none between the
-// tokens of one event, whose number the usage tells.
+// recordGaps records the time between every two tokens: for tokens of two events the time between the reads
+// which brought them, and 0 for tokens of one event, whose number comes from the usage.
 func (a *answer) gaps(record Recorder) {
 	together := max(a.sample.Output-len(a.at), 0)
 	for i := 1; i < len(a.at); i++ {

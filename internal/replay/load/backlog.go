@@ -2,8 +2,8 @@ package load
 
 import "sync"
 
-// backlog hands jobs from workers to the dispatcher, without making them wait. It
-// holds at most what the sessions hold.
+// backlog passes jobs from workers to the dispatcher without blocking the workers. The sessions bound its
+// size.
 type backlog struct {
 	mu struct {
 		sync.Mutex
@@ -24,7 +24,7 @@ func (b *backlog) add(j *job) {
 	}
 }
 
-// take returns what was added; it is good until the next call.
+// takeJobs returns the added jobs, valid until the next call.
 func (b *backlog) take() []*job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,20 +33,20 @@ func (b *backlog) take() []*job {
 	return b.mu.taken
 }
 
-// ahead bounds the requests that are made and not sent, by number and by bytes.
+// aheadLimit bounds the requests which are built and not sent, by number and by bytes.
 type ahead struct {
 	max int
 	mu  struct {
 		sync.Mutex
 		jobs, bytes int
 	}
-	freed chan struct{} // a signal that one was sent
+	freed chan struct{} // signals that one was sent
 }
 
 func newAhead(limit int) ahead { return ahead{max: limit, freed: make(chan struct{}, 1)} }
 
-// room waits until another request may be made; false is the end of the run.
-// blocked is called before it waits.
+// waitForRoom waits until another request may be built; false at the end of the run. It calls blocked before
+// it waits.
 func (a *ahead) room(stop <-chan struct{}, blocked func()) bool {
 	for {
 		select {

@@ -12,34 +12,34 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Prompt is what a prompt is sent as.
+// PromptForm is the form in which a prompt is sent.
 type Prompt int
 
 const (
-	// Tokens sends token ids to /v1/completions.
+	// TokenPrompt sends token ids to /v1/completions.
 	Tokens Prompt = iota
-	// Text sends a message of the user to /v1/chat/completions.
+	// TextPrompt sends a user message to /v1/chat/completions.
 	Text
 )
 
-// Length is how the length of an answer is made that of the workload.
+// LengthControl says how the response gets the workload's length.
 type Length int
 
 const (
-	// Exactly sends min_tokens and ignore_eos beside max_tokens.
+	// ExactLength sends min_tokens and ignore_eos in addition to max_tokens.
 	Exactly Length = iota
-	// WithoutEnd sends ignore_eos beside max_tokens.
+	// IgnoreEOS sends ignore_eos in addition to max_tokens.
 	WithoutEnd
-	// AtMost sends max_tokens alone: answers may be shorter than the workload says.
+	// MaxLength sends max_tokens only: responses may be shorter than in the workload.
 	AtMost
 )
 
-// Form is how requests are written for a server. Conversations and whole bodies of a
-// workload are sent as they are, in any form.
+// RequestForm is how requests are written for a server. A workload's conversations and whole bodies are sent
+// as they are, in any form.
 type Form struct {
 	Prompt Prompt
 	Length Length
-	// NoUsage leaves stream_options out: the server then may not tell what it counted.
+	// NoUsage leaves stream_options out: the server may then not report token counts.
 	NoUsage bool
 }
 
@@ -48,20 +48,20 @@ const (
 	chatPath        = "/v1/chat/completions"
 )
 
-// bodies writes the bodies of requests. It has one owner.
+// bodyBuilder writes the bodies of requests. It has one owner.
 type bodies struct {
 	form   Form
 	model  string
-	limit  int // of the tokens of each answer, instead of the workload's; 0 is none
+	limit  int // max_tokens of each response instead of the workload's length; 0 is none
 	vocab  replay.Vocabulary
 	extra  map[string]json.RawMessage // members of every body
 	tokens []kv.Token
 	draw   *painter // nil if the workload's media are not shown
-	// body and id are what was made last.
+	// body and id are the last ones built.
 	text, body, id []byte
 }
 
-// append appends the body of r and returns the path that it goes to.
+// appendBody appends the body of r and returns the path to which it is sent.
 func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
 	extra := b.extra
 	if len(r.Extra) > 0 {
@@ -106,7 +106,7 @@ func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
 	return append(w.dst, '}'), path, nil
 }
 
-// appendRest appends what does not depend on the prompt.
+// appendCommonMembers appends the members which do not depend on the prompt.
 func (b *bodies) appendRest(w *members, r *replay.Request) {
 	n := max(r.Output, 1)
 	if b.limit > 0 {
@@ -130,14 +130,14 @@ func (b *bodies) appendRest(w *members, r *replay.Request) {
 	w.rest(b.form)
 }
 
-// appendMessage appends the one message of a prompt that is text.
+// appendMessage appends the single message of a text prompt.
 func (b *bodies) appendMessage(dst []byte, r *replay.Request) []byte {
 	dst = append(dst, `[{"role":"user","content":`...)
 	if b.draw == nil || len(r.Media) == 0 {
 		return append(b.appendWords(dst, r), "}]"...)
 	}
 	said := *r
-	said.Media = nil // their tokens are the pictures'
+	said.Media = nil // their tokens are the images'
 	dst = append(dst, '[')
 	for i := range r.Media {
 		said.Input -= min(max(r.Media[i].Tokens, 0), said.Input-1)
@@ -148,7 +148,7 @@ func (b *bodies) appendMessage(dst []byte, r *replay.Request) []byte {
 	return append(b.appendWords(dst, &said), "}]}]"...)
 }
 
-// appendWords appends the text of a prompt as JSON.
+// appendPromptText appends the text of a prompt as JSON.
 func (b *bodies) appendWords(dst []byte, r *replay.Request) []byte {
 	if r.Text != "" {
 		return strictjson.AppendString(dst, r.Text)
@@ -157,7 +157,7 @@ func (b *bodies) appendWords(dst []byte, r *replay.Request) []byte {
 	return strictjson.AppendString(dst, b.text)
 }
 
-// appendPayload appends a body that the workload has, as a stream.
+// appendPayload appends the workload's body, as a streaming request.
 func (b *bodies) appendPayload(dst []byte, r *replay.Request, extra map[string]json.RawMessage) ([]byte, string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(r.Payload, &all); err != nil {
@@ -180,15 +180,15 @@ func (b *bodies) appendPayload(dst []byte, r *replay.Request, extra map[string]j
 	return append(w.dst, '}'), path, nil
 }
 
-// members writes the members of an object. Those of extra stand at its end, and
-// take the place of others with their name.
+// memberWriter writes the members of an object. The members of extra are written last and replace others of
+// the same name.
 type members struct {
 	dst   []byte
 	extra map[string]json.RawMessage
 	some  bool
 }
 
-// member begins a member, if it is to be written.
+// startMember starts a member unless extra replaces it.
 func (m *members) member(name string) bool {
 	if _, has := m.extra[name]; has {
 		return false
@@ -206,7 +206,7 @@ func (m *members) begin(name string) {
 	m.dst = append(m.dst, ':')
 }
 
-// rest writes what makes the answer a stream, and extra.
+// writeStreamMembers writes the members which make the response a stream, and extra.
 func (m *members) rest(form Form) {
 	if m.member("stream") {
 		m.dst = append(m.dst, "true"...)

@@ -3,23 +3,22 @@ package load
 import "time"
 
 const (
-	// coarse is how long before a moment the runtime's timers are no longer relied
-	// on: they wait in steps of a millisecond where the process is idle.
+	// coarseTimer is how long before a deadline runtime timers are no longer used: they have a resolution of
+	// a millisecond where the process is idle.
 	coarse = 2 * time.Millisecond
-	// nap is the longest sleep without a look at what else is to be sent.
+	// maxNap is the longest sleep before checking for other jobs.
 	nap = 200 * time.Microsecond
-	// spin is how long before a moment the clock is watched without sleeping: about
-	// what the system needs to wake a thread.
+	// spinTime is how long before a deadline the clock is polled without sleeping: about the time which the
+	// system needs to wake a thread.
 	spin = 20 * time.Microsecond
 )
 
-// clock tells the time of a run and waits for moments close by.
+// runClock is the clock of a run and waits precisely for near deadlines.
 type clock struct {
 	start time.Time
 	spin  time.Duration
 	sleep func(time.Duration)
-	// prepare makes the calling goroutine's sleeps precise. The goroutine ends with
-	// its thread.
+	// prepare makes the calling goroutine's sleeps precise. The goroutine then exits with its thread.
 	prepare func()
 }
 
@@ -27,7 +26,7 @@ func newClock() *clock { return &clock{spin: spin, sleep: sleep, prepare: sharpe
 
 func (c *clock) now() time.Duration { return time.Since(c.start) }
 
-// approach sleeps towards due, at most for a nap, and reports whether it is reached.
+// sleepTowards sleeps towards due, at most for maxNap, and reports whether it is reached.
 func (c *clock) approach(due time.Duration) bool {
 	left := due - c.now()
 	if left > c.spin {

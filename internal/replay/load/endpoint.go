@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// dialTimeout bounds how long a connection may take to exist, TLS included.
+// dialTimeout bounds the time to open a connection, TLS included.
 const dialTimeout = 10 * time.Second
 
 // Endpoint is a server with the OpenAI API, and how to reach it.
@@ -22,24 +22,24 @@ type Endpoint struct {
 	// URL is its address, such as http://127.0.0.1:8000; a path before /v1 is kept, and
 	// /v1 at the end may be left out.
 	URL string
-	// Key is shown to the server, as a bearer token; "" is none.
+	// Key is sent to the server as a bearer token; "" is none.
 	Key string
-	// Header has more headers for each request.
+	// Header has additional headers of each request.
 	Header http.Header
-	// TLS is how https servers are checked; nil is as the system does.
+	// TLS verifies https servers; nil uses the system's defaults.
 	TLS *tls.Config
 }
 
-// reserved are the headers that the client sets itself.
+// reservedHeaders are the headers which the client sets itself.
 var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
 
-// peer is an endpoint that was looked at.
+// target is a parsed endpoint.
 type peer struct {
 	addr string // host:port
 	tls  *tls.Config
 	path string // before /v1
 	host string
-	head string // the headers that every request has
+	head string // the headers of every request
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -80,7 +80,7 @@ func (e *Endpoint) peer() (*peer, error) {
 	return p, err
 }
 
-// headers returns those that every request has, as they are sent.
+// formatHeaders returns the headers of every request in wire form.
 func (e *Endpoint) headers() (string, error) {
 	h := http.Header{
 		"User-Agent":   {"penstock-bench"},
@@ -110,7 +110,7 @@ func (e *Endpoint) headers() (string, error) {
 	return b.String() + "Accept-Encoding: identity\r\n", nil
 }
 
-// appendRequest appends a request with body to path below the endpoint's own.
+// appendRequest appends a request with body to path under the endpoint's own path.
 func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
 	dst = append(dst, "POST "...)
 	dst = append(dst, p.path...)
@@ -127,7 +127,7 @@ func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// connect opens a connection.
+// dialConn opens a connection.
 func (p *peer) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

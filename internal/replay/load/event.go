@@ -5,39 +5,35 @@ import (
 	"errors"
 )
 
-// maxDepth bounds how deep the JSON of an event may be nested.
+// maxDepth bounds the nesting of an event's JSON.
 const maxDepth = 64
 
-// maxCount bounds what a server can say that a request took, in tokens: the sums of
-// a run stay in range.
+// maxCount bounds the token counts which a server can report, so that the sums of a run stay in range.
 const maxCount = 1 << 31
 
 // errJSON is an event whose data is not a JSON object.
 var errJSON = errors.New("event of the stream is not a JSON object")
 
-// chunk is what matters of one event of a stream of completions or of chat
-// completions.
+// streamChunk is the relevant content of one event of a completions or chat completions stream.
 type chunk struct {
-	// text says that a choice has something that its tokens became: text, content,
-	// reasoning, a refusal or a part of a tool call.
+	// text reports that a choice has generated content: text, content, reasoning, a refusal or a part of a
+	// tool call.
 	text bool
-	// finished says that a choice has its reason to end.
+	// finished reports that a choice has its finish reason.
 	finished bool
-	// failed says that the event is an error instead; overloaded that there is no room
-	// for the request.
+	// failed reports that the event is an error; overloaded that the server has no room for the request.
 	failed, overloaded bool
 	usage
 }
 
-// usage is what the server says that a request took, in tokens.
+// tokenUsage has the server's token counts of a request.
 type usage struct {
 	reported              bool // prompt and completion
 	reportedCached        bool
 	prompt, output, cache int
 }
 
-// parseChunk reads the data of an event. It looks at names and shapes, and
-// allocates nothing.
+// parseChunk reads the data of an event. It looks at names and shapes only, and does not allocate.
 func parseChunk(data []byte) (chunk, error) {
 	c := cursor{b: data}
 	var out chunk
@@ -67,8 +63,8 @@ func parseChunk(data []byte) (chunk, error) {
 	return out, nil
 }
 
-// cursor walks through JSON. It is strict about what it needs, the structure, and
-// lax about the rest. After the first fault bad is set and nothing moves.
+// jsonCursor walks through JSON. It is strict about the structure and lax about the rest. After the first
+// fault bad is set and it does not move.
 type cursor struct {
 	b     []byte
 	i     int
@@ -122,7 +118,7 @@ func (c *cursor) usage(out *usage) {
 	out.reported = out.reported || prompt && completion
 }
 
-// failure reads an error's value for signs of a server without room.
+// parseFailure checks an error's value for signs of a server without room.
 func (c *cursor) failure(out *chunk) {
 	for key := c.enterIf('{'); key; key = c.more('}') {
 		switch string(c.key()) {
@@ -144,7 +140,7 @@ func (c *cursor) space() {
 	}
 }
 
-// peek returns the first byte of what is next; 0 at the end.
+// peekByte returns the first byte of the next value; 0 at the end.
 func (c *cursor) peek() byte {
 	c.space()
 	if c.bad || c.i == len(c.b) {
@@ -155,7 +151,7 @@ func (c *cursor) peek() byte {
 
 func (c *cursor) fail() { c.bad = true }
 
-// enter goes into an object or an array, and reports whether it has a member.
+// enterContainer enters an object or an array, and reports whether it has a member.
 func (c *cursor) enter(open byte) bool {
 	if c.peek() != open || c.depth == maxDepth {
 		c.fail()
@@ -171,7 +167,7 @@ func (c *cursor) enter(open byte) bool {
 	return !c.bad
 }
 
-// enterIf is enter where something else may stand, which is skipped.
+// enterOrSkip enters a container if there is one, and otherwise skips the value.
 func (c *cursor) enterIf(open byte) bool {
 	if c.peek() == open {
 		return c.enter(open)
@@ -180,7 +176,7 @@ func (c *cursor) enterIf(open byte) bool {
 	return false
 }
 
-// more goes on to the next member, or leaves.
+// nextMember moves to the next member, or leaves the container.
 func (c *cursor) more(end byte) bool {
 	switch c.peek() {
 	case ',':
@@ -195,7 +191,7 @@ func (c *cursor) more(end byte) bool {
 	return false
 }
 
-// key reads a name and the colon after it, and returns the name as it is written.
+// readKey reads a name and the colon after it, and returns the name as written.
 func (c *cursor) key() []byte {
 	if c.peek() != '"' {
 		c.fail()
@@ -212,8 +208,7 @@ func (c *cursor) key() []byte {
 	return c.b[from:to]
 }
 
-// filled skips a value and reports whether it is a string, an array or an object
-// with something in it.
+// skipNonEmpty skips a value and reports whether it is a non-empty string, array or object.
 func (c *cursor) filled() bool {
 	from := c.peek()
 	start := c.i
@@ -230,7 +225,7 @@ func (c *cursor) filled() bool {
 	return false
 }
 
-// count reads a number of things; false if it is none that could be right.
+// readCount reads a count; false if it is not a plausible one.
 func (c *cursor) count() (int, bool) {
 	c.space()
 	from := c.i
@@ -239,7 +234,7 @@ func (c *cursor) count() (int, bool) {
 	return int(min(n, maxCount)), ok
 }
 
-// skip passes a value of any kind.
+// skipValue skips a value of any kind.
 func (c *cursor) skip() {
 	switch first := c.peek(); first {
 	case '"':
@@ -264,7 +259,7 @@ func (c *cursor) skip() {
 	}
 }
 
-// scalar reports whether b may stand in a number, true, false or null.
+// isScalarByte reports whether b may be part of a number, true, false or null.
 func scalar(b byte) bool {
 	return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' || b == '-' || b == '+' || b == '.' || b == 'E'
 }

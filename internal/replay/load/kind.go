@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// kind says in a word why there is no whole answer.
+// errorKind returns a word for why there is no complete response.
 func kind(err error) string {
 	var dns *net.DNSError
 	var certificate *tls.CertificateVerificationError
@@ -57,7 +57,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// statusKind names an answer that is not 200.
+// statusKind names a response which is not 200.
 func statusKind(status int) string {
 	if status == 503 || status == 529 {
 		return "overloaded"

@@ -12,16 +12,16 @@ import (
 	"penstock/internal/replay"
 )
 
-// tile is the side of a picture's squares of one colour, and hues how many colours there are:
-// few, so that the files are small, and pictures of different ids differ in nearly all squares.
+// tileSide is the side of an image's squares of one colour, and colorCount the number of colours: few, so
+// that the files are small and images of different ids differ in nearly all squares.
 const (
 	tile = 16
 	hues = 16
-	// side is that of pictures whose size the workload does not say.
+	// defaultSide is the side of an image without a size in the workload.
 	side = 224
 )
 
-// painter makes pictures. It has one owner.
+// imageGenerator makes images. It has one owner.
 type painter struct {
 	seed    uint64
 	picture image.Paletted
@@ -38,8 +38,8 @@ func newPainter(seed uint64) *painter {
 	return p
 }
 
-// append appends a picture as a data: URI: a PNG that is a function of the medium's id, its
-// size and the seed.
+// appendDataURI appends an image as a data: URI: a PNG which is a function of the object's id, its size and
+// the seed.
 func (p *painter) append(dst []byte, m *replay.Media) []byte {
 	w, h := m.Width, m.Height
 	if w <= 0 || h <= 0 {
@@ -63,12 +63,12 @@ func (p *painter) append(dst []byte, m *replay.Media) []byte {
 		}
 	}
 	p.file.Reset()
-	_ = p.encoder.Encode(&p.file, &p.picture) // to memory, and of a size that is allowed: it cannot fail
+	_ = p.encoder.Encode(&p.file, &p.picture) // it cannot fail: it writes to memory, and the size is allowed
 	dst = append(dst, "data:image/png;base64,"...)
 	return base64.StdEncoding.AppendEncode(dst, p.file.Bytes())
 }
 
-// buffer keeps the encoder's memory for the next picture.
+// encoderBuffer keeps the encoder's memory for the next image.
 type buffer struct{ kept *png.EncoderBuffer }
 
 // Get implements png.EncoderBufferPool.

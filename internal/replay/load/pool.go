@@ -5,29 +5,28 @@ import (
 	"sync"
 )
 
-// pool are the workers. In an open loop those that wait are used last in, first
-// out, and a few more than are needed are kept, connected: a request that is due does
-// not wait for a handshake unless many come at once.
+// workerPool has the workers. In an open loop idle workers are used last in, first out, and a few spare ones
+// are kept connected: a request which is due does not wait for a handshake unless many come at once.
 type pool struct {
 	run  *run
 	max  int
-	idle []*worker // before begin
+	idle []*worker // before startWorkers
 	mu   struct {
 		sync.Mutex
 		idle  []*worker
 		count int
 	}
-	free chan struct{} // a signal that a worker waits
+	free chan struct{} // signals that a worker is idle
 }
 
 func newPool(r *run, limit int) pool {
 	return pool{run: r, max: limit, free: make(chan struct{}, 1)}
 }
 
-// spareWorkers says how many workers are to wait beside n.
+// spareWorkers returns how many workers to keep idle when n are in use.
 func spareWorkers(n int) int { return 4 + n/8 }
 
-// begin starts the workers that were made.
+// startWorkers starts the workers which were made.
 func (p *pool) begin(live context.Context) {
 	for _, w := range p.idle {
 		if p.run.cfg.Concurrency > 0 {
@@ -42,9 +41,8 @@ func (p *pool) begin(live context.Context) {
 	}
 }
 
-// get returns a worker that waits. It makes one if there is none, and waits for one
-// where there may be no more: nil is the end of the run. The dispatcher alone calls
-// it.
+// acquireWorker returns an idle worker. It makes one if there is none, and waits for one at the limit; nil at
+// the end of the run. Only the dispatcher calls it.
 func (p *pool) get(live context.Context) *worker {
 	for {
 		if w := p.take(live); w != nil {
@@ -75,7 +73,7 @@ func (p *pool) take(live context.Context) *worker {
 		p.mu.count++
 		spare := newWorker(p.run)
 		p.run.workers.Go(func() {
-			_ = spare.connect(live) // its request says what is wrong
+			_ = spare.connect(live) // its first request reports the error
 			p.put(spare)
 			spare.work(live)
 		})
@@ -83,7 +81,7 @@ func (p *pool) take(live context.Context) *worker {
 	return w
 }
 
-// put takes a worker back.
+// releaseWorker returns a worker to the pool.
 func (p *pool) put(w *worker) {
 	p.mu.Lock()
 	p.mu.idle = append(p.mu.idle, w)

@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	probeTokens  = 8 // of the prompt that asks
+	probeTokens  = 8 // of the probe's prompt
 	probeTimeout = 2 * time.Minute
-	maxMessage   = 300 // characters of a server's words that are repeated
+	maxMessage   = 300 // characters of a server's message which are repeated
 	probeIndex   = -1
 )
 
-// Probe finds out how the server of cfg takes requests, by asking it for one token in
-// one form after another: prompts as given, or, if prompts has several, the first
-// that it takes; of each the form with the most certain length. cfg.Form is not
-// looked at. The error says what the server said to the plainest form.
+// Probe finds out which form of requests the server of cfg accepts, by requesting one token in one form after
+// another: prompts in the given form, or the first accepted one of several; for each the form with the most
+// certain length. It ignores cfg.Form. The error has the server's message to the plainest form.
 func Probe(ctx context.Context, cfg Config, prompts ...Prompt) (Form, error) {
 	if err := cfg.ensure(); err != nil {
 		return Form{}, err
@@ -52,13 +51,13 @@ func Probe(ctx context.Context, cfg Config, prompts ...Prompt) (Form, error) {
 	return Form{}, fmt.Errorf("ask %s: %w", p.addr, refusal)
 }
 
-// ProbeID returns the x-request-id of what Probe asks.
+// ProbeID returns the x-request-id of Probe's requests.
 func ProbeID(cfg Config) string {
 	setDefault(&cfg.Name, "bench")
 	return cfg.Name + "-probe"
 }
 
-// ask sends one request in the given form.
+// sendProbe sends one request in the given form.
 func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
 	cfg.Form, cfg.MaxTokens = form, 1
 	r := newRun(cfg, p, newClock())
@@ -66,7 +65,7 @@ func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
 	defer cut()
 	b := r.builders.Get().(*bodies)
 	j := &job{index: probeIndex, input: probeTokens, want: 1}
-	// Nobody else's prompt, so that it warms no cache that is measured.
+	// A unique prompt, so that it warms no cache which is measured.
 	if err := r.build(b, j, &replay.Request{Index: probeIndex, Input: probeTokens, Output: 1}); err != nil {
 		return nil, err
 	}
@@ -80,27 +79,27 @@ func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
 	return a, a.err
 }
 
-// understood reports whether the server took the prompt for what it is.
+// checkUnderstood checks that the server read the prompt in its form.
 func understood(a *answer, form Form) error {
 	if form.Prompt == Tokens && a.reported && a.prompt != probeTokens && a.prompt != probeTokens+1 {
-		// One more is a token that the server puts before every prompt.
+		// One more is a token which the server adds to every prompt.
 		return fmt.Errorf("a prompt of %d token ids counts as %d tokens there: it takes them for something else", probeTokens, a.prompt)
 	}
 	return nil
 }
 
-// refusesForm reports whether another form may be taken.
+// refusesForm reports whether another form may be accepted.
 func refusesForm(a *answer) bool {
 	if a == nil {
 		return false
 	}
 	if a.sample.Error == "" {
-		return true // it was not understood
+		return true // misunderstood
 	}
 	return slices.Contains([]string{"status_400", "status_404", "status_405", "status_415", "status_422", "status_500", "status_501", "error_event"}, a.sample.Error)
 }
 
-// refusal is the error of an answer that is not 200: what the server said.
+// refusalError is the error of a response which is not 200, with the server's message.
 func (a *answer) refusal(status int) error {
 	var body struct {
 		Error struct {

@@ -6,21 +6,21 @@ import (
 	"penstock/internal/replay"
 )
 
-// job is a request on its way.
+// job is a request to be sent.
 type job struct {
 	index     int
-	input     int  // prompt tokens, as the workload counts them
-	want      int  // tokens of the answer, likewise
-	fresh     bool // made ahead, and counted there
+	input     int  // prompt tokens, by the workload's count
+	want      int  // response tokens, by the workload's count
+	fresh     bool // built ahead, and counted there
 	session   string
-	at, delay time.Duration // as the workload has them
+	at, delay time.Duration // as in the workload
 	due       time.Duration
-	wire      []byte // what is sent; nil before it is built
-	// request is what wire is built from, of a request that waits for another.
+	wire      []byte // bytes to send; nil before it is built
+	// request is the source of wire, for a request which waits for another.
 	request *replay.Request
 }
 
-// queue is a heap of jobs by due, those of the same moment in order of index.
+// jobQueue is a heap of jobs by due, then by index.
 type queue []*job
 
 func (q queue) before(i, j int) bool {

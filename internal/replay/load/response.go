@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Bounds of what is read of an answer.
+// Bounds of a response.
 const (
 	maxHead    = 32 << 10 // bytes of status line and headers; also the size of a read
 	maxHeaders = 256
-	maxInterim = 8 // 1xx answers before the one that counts
+	maxInterim = 8 // 1xx responses before the final one
 )
 
-// errMalformed is an answer that is not HTTP/1.1 as this reader takes it.
+// errMalformed is a response which is not HTTP/1.1 as this reader accepts it.
 var errMalformed = errors.New("answer is not HTTP/1.1")
 
-// framing says how the body of an answer ends.
+// bodyFraming says how the body of a response ends.
 type framing uint8
 
 const (
@@ -27,23 +27,22 @@ const (
 	byClose
 )
 
-// head is what matters of an answer's status line and headers.
+// responseHead has the relevant parts of the status line and headers.
 type head struct {
 	status  int
 	old     bool // HTTP/1.0
 	framing framing
-	length  int64 // of a body byLength
-	// keep says that the connection serves another request after the body.
+	length  int64 // of a body with lengthFraming
+	// keepAlive reports that the connection can be used again after the body.
 	keep   bool
 	stream bool   // the content type is text/event-stream
-	coded  bool   // the body is compressed, which was not asked for
+	coded  bool   // the body is compressed, which was not requested
 	worker uint64 // x-penstock-worker; 0 without
 }
 
-// response reads answers from one connection, head first, then the body in
-// pieces. It allocates nothing once it exists. Every piece is of one read of the
-// connection, and at says when that read returned: time is told where the bytes
-// come in, not where they are understood.
+// responseReader reads responses from one connection, first the head, then the body in pieces. It does not
+// allocate once it exists. Every piece is from one read of the connection, and readAt is when that read
+// returned: times are taken where bytes arrive, not where they are parsed.
 type response struct {
 	src io.Reader
 	now func() time.Duration
@@ -54,15 +53,15 @@ type response struct {
 
 	head
 	left    int64 // of the body, or of the chunk
-	inChunk bool  // the end of a chunk's data is to come
-	done    bool  // the body is consumed, its end included
+	inChunk bool  // the end of a chunk's data is still to be read
+	done    bool  // the body is consumed, including its end
 }
 
 func newResponse(src io.Reader, now func() time.Duration) *response {
 	return &response{src: src, now: now, buf: make([]byte, maxHead)}
 }
 
-// fill makes one read of the connection.
+// fillBuffer reads once from the connection.
 func (p *response) fill() error {
 	if p.r == p.w {
 		p.r, p.w = 0, 0
@@ -78,7 +77,7 @@ func (p *response) fill() error {
 	p.at = p.now()
 	p.w += n
 	if n > 0 {
-		return nil // the error, if there is one, comes again
+		return nil // an error will occur again at the next read
 	}
 	if err == nil {
 		err = io.ErrNoProgress
@@ -86,14 +85,13 @@ func (p *response) fill() error {
 	return err
 }
 
-// line returns the next line without its end, which is CRLF or LF. It is good
-// until the next call.
+// readLine returns the next line without its end, which is CRLF or LF. It is valid until the next call.
 func (p *response) line() ([]byte, error) {
 	line, err := p.upToLF()
 	return bytes.TrimSuffix(line, []byte{'\r'}), err
 }
 
-// strictLine is line where it must end with CRLF.
+// readStrictLine is readLine with a required CRLF.
 func (p *response) strictLine() ([]byte, error) {
 	line, err := p.upToLF()
 	line, ok := bytes.CutSuffix(line, []byte{'\r'})
@@ -117,8 +115,8 @@ func (p *response) upToLF() ([]byte, error) {
 	}
 }
 
-// readHead reads up to the body. The error is io.EOF if the connection was closed
-// before the first byte of an answer.
+// readHead reads up to the body. The error is io.EOF if the connection was closed before the first byte of a
+// response.
 func (p *response) readHead() error {
 	for range maxInterim {
 		err := p.readOneHead()
@@ -164,7 +162,7 @@ func (p *response) readOneHead() error {
 	return p.frame(length, chunked)
 }
 
-// frame decides how the body ends.
+// decideFraming decides how the body ends.
 func (p *response) frame(length int64, chunked bool) error {
 	switch {
 	case p.status < 200:
@@ -172,7 +170,7 @@ func (p *response) frame(length int64, chunked bool) error {
 	case p.status == 204 || p.status == 304:
 		p.framing, p.length = byLength, 0
 	case chunked && (length >= 0 || p.old):
-		return errMalformed // two ends: whoever believes the other one reads a different answer
+		return errMalformed // two lengths: clients which believe different ones read different responses (request smuggling)
 	case chunked:
 		p.framing = byChunks
 	case length >= 0:
@@ -204,7 +202,7 @@ func (p *response) statusLine(line []byte) bool {
 	return p.status >= 100
 }
 
-// header takes note of one header; false is one that cannot be right.
+// parseHeader reads one header; false if it is invalid.
 func (p *response) header(name, value []byte, length *int64, chunked *bool) bool {
 	switch {
 	case is(name, "content-length"):
@@ -242,8 +240,7 @@ func (p *response) header(name, value []byte, length *int64, chunked *bool) bool
 	return true
 }
 
-// next returns the next piece of the body, io.EOF after its end. It is good until
-// the next call.
+// nextPiece returns the next piece of the body, io.EOF after its end. It is valid until the next call.
 func (p *response) next() ([]byte, error) {
 	if p.done {
 		return nil, io.EOF
@@ -319,7 +316,7 @@ func malformedUnless(err error) error {
 	return errMalformed
 }
 
-// unexpected tells an end in the middle from one between two answers.
+// unexpectedEOF turns an end within a response into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -327,7 +324,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// is compares with a word in lower case.
+// equalLower compares b with a lower-case word, ignoring case.
 func is(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	maxAheadBytes  = 64 << 20 // of bodies that are made ahead
-	maxParkedBytes = 64 << 20 // of bodies of requests that wait for another
-	maxWarm        = 256      // connections that are opened before the run begins
-	maxOutcomes    = 1024     // answers that wait to be recorded
+	maxAheadBytes  = 64 << 20 // of bodies which are built ahead
+	maxParkedBytes = 64 << 20 // of bodies of requests which wait for another
+	maxWarm        = 256      // connections which are opened before the run starts
+	maxOutcomes    = 1024     // outcomes waiting to be recorded
 )
 
-// run is one run: a feeder makes requests ahead, a dispatcher holds them until they
-// are due, workers send them and read the answers, a collector records those.
+// loadRun is one run: a feeder builds requests ahead, a dispatcher holds them until they are due, workers
+// send them and read the responses, a collector records the outcomes.
 //
 //	feeder ─▶ ready ─▶ dispatcher (heap) ─▶ idle worker      open loop
 //	feeder ─▶ ready ─▶ worker                                closed loop
@@ -32,22 +32,22 @@ type run struct {
 	clock *clock
 	conns conns
 
-	ready    chan *job // made, in order; has room for all that may be made ahead
+	ready    chan *job // built, in order; has room for all which may be built ahead
 	timed    chan *job // closed loop: due now
-	released backlog   // of sessions; due at some time
+	released backlog   // of sessions; due later
 	sessions *sessions
 	ahead    ahead
-	parked   atomic.Int64 // bytes made of requests that wait for another
+	parked   atomic.Int64 // built bytes of requests which wait for another
 
-	pending atomic.Int64 // taken from the source and not over, and one for the feeder
+	pending atomic.Int64 // requests taken from the source and not finished, plus one for the feeder
 	stop    chan struct{}
 	stopped sync.Once
-	primed  chan struct{} // closed once there is enough to begin with
+	primed  chan struct{} // closed once there is enough to start
 
 	pool     pool
 	workers  sync.WaitGroup
 	outcomes chan *answer
-	spare    chan *answer // recorded, to be used again
+	spare    chan *answer // recorded, for reuse
 	wires    sync.Pool    // of *[]byte
 	builders sync.Pool    // of *bodies
 
@@ -67,7 +67,7 @@ func newRun(cfg Config, p *peer, c *clock) *run {
 		outcomes: make(chan *answer, maxOutcomes), spare: make(chan *answer, maxOutcomes),
 	}
 	r.pool = newPool(r, cfg.MaxConnections)
-	extra, _ := cfg.extra() // it was checked
+	extra, _ := cfg.extra() // already validated
 	r.builders.New = func() any {
 		b := &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
 		if cfg.Pictures {
@@ -82,10 +82,10 @@ func newRun(cfg Config, p *peer, c *clock) *run {
 
 func (r *run) now() time.Duration { return r.clock.now() }
 
-// halt ends the sending.
+// stopSending ends the sending.
 func (r *run) halt() { r.stopped.Do(func() { close(r.stop) }) }
 
-// over counts n requests that are over, and ends the run after the last one.
+// finishRequests counts n finished requests, and ends the run after the last one.
 func (r *run) over(n int64) {
 	if r.pending.Add(-n) == 0 {
 		r.halt()
@@ -94,7 +94,7 @@ func (r *run) over(n int64) {
 
 // execute runs to the end.
 func (r *run) execute(ctx context.Context, source replay.Source, record Recorder) (Summary, error) {
-	live, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of what is under way
+	live, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of requests in flight
 	defer cancel()
 	var feeding sync.WaitGroup
 	feeding.Go(func() { r.feed(source) })
@@ -103,9 +103,9 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	case <-r.primed:
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil { // which may come with the first requests
+	if ctx.Err() != nil { // possibly together with the first requests
 		r.halt()
-		feeding.Wait() // it looks at the clock, which is set now
+		feeding.Wait() // it reads the clock, which is set now
 	}
 
 	r.clock.start = time.Now()
@@ -135,8 +135,7 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	return summary, r.workload.err
 }
 
-// finish waits for what is under way: until it is over, or for a short time if the
-// context ended.
+// awaitWorkers waits for the requests in flight to finish, or for the grace period if the context ended.
 func (r *run) finish(ctx context.Context, cancel context.CancelFunc) {
 	done := make(chan struct{})
 	go func() {
@@ -160,8 +159,8 @@ func (r *run) finish(ctx context.Context, cancel context.CancelFunc) {
 	<-done
 }
 
-// warmUp makes the first workers, with their connections. A server that cannot be
-// reached is told of by the requests.
+// warmUp makes the first workers, with their connections. The requests report a server which cannot be
+// reached.
 func (r *run) warmUp(ctx, live context.Context) {
 	n := r.cfg.Concurrency
 	if n == 0 {
@@ -178,7 +177,7 @@ func (r *run) warmUp(ctx, live context.Context) {
 	dialing.Wait()
 }
 
-// feed takes requests from the source and makes them ready, ahead of their time.
+// feedRequests takes requests from the source and builds them ahead of their time.
 func (r *run) feed(source replay.Source) {
 	err := r.feedAll(source)
 	switch err {
@@ -220,7 +219,7 @@ func (r *run) feedAll(source replay.Source) error {
 	}
 }
 
-// place makes j and hands it on, or parks it behind the request before it.
+// placeJob builds j and passes it on, or parks it until the previous request of its session has finished.
 func (r *run) place(b *bodies, j *job, req *replay.Request) error {
 	if j.session == "" || r.parked.Load() < maxParkedBytes {
 		if err := r.build(b, j, req); err != nil {
@@ -244,7 +243,7 @@ func (r *run) place(b *bodies, j *job, req *replay.Request) error {
 			}
 			j.fresh = true
 			r.ahead.add(len(j.wire))
-			r.ready <- j // there is room: no more are made ahead than it has
+			r.ready <- j // there is room: no more are built ahead than it holds
 			return nil
 		case parks:
 			return nil
@@ -261,7 +260,7 @@ func (r *run) place(b *bodies, j *job, req *replay.Request) error {
 	}
 }
 
-// follow makes the request after one of a session ready, once that one is over.
+// releaseNext makes the next request of a session ready when the previous one has finished.
 func (r *run) follow(session string, done time.Duration) {
 	j := r.sessions.finish(session, done)
 	if j == nil {
@@ -282,7 +281,7 @@ func (r *run) follow(session string, done time.Duration) {
 	r.released.add(j)
 }
 
-// fail ends the run because of its workload.
+// failWorkload ends the run because of its workload.
 func (r *run) fail(err error) {
 	r.workload.Lock()
 	if r.workload.err == nil {
@@ -292,7 +291,7 @@ func (r *run) fail(err error) {
 	r.halt()
 }
 
-// build writes what is sent for j.
+// buildRequest writes the bytes to send for j.
 func (r *run) build(b *bodies, j *job, req *replay.Request) error {
 	body, path, err := b.append(b.body[:0], req)
 	if err != nil {
@@ -313,7 +312,7 @@ func (r *run) build(b *bodies, j *job, req *replay.Request) error {
 	return nil
 }
 
-// prime tells that there is enough to begin with.
+// markPrimed reports that there is enough to start.
 func (r *run) prime() {
 	select {
 	case <-r.primed:
@@ -322,7 +321,7 @@ func (r *run) prime() {
 	}
 }
 
-// dispatch holds requests until they are due.
+// dispatchJobs holds requests until they are due.
 func (r *run) dispatch(live context.Context) {
 	r.clock.prepare()
 	var q queue
@@ -366,7 +365,7 @@ func (r *run) dispatch(live context.Context) {
 	}
 }
 
-// send hands j to a worker; false is the end of the run.
+// sendJob passes j to a worker; false at the end of the run.
 func (r *run) send(live context.Context, j *job) bool {
 	if r.cfg.Concurrency > 0 {
 		select {
@@ -384,7 +383,7 @@ func (r *run) send(live context.Context, j *job) bool {
 	return true
 }
 
-// work serves what the dispatcher gives: the life of a worker in an open loop.
+// serveOpenLoop is the main loop of a worker in an open loop: it serves jobs of the dispatcher.
 func (w *worker) work(live context.Context) {
 	defer w.hangUp()
 	for {
@@ -394,7 +393,7 @@ func (w *worker) work(live context.Context) {
 			w.run.pool.put(w)
 		case <-w.run.stop:
 			select {
-			case j := <-w.next: // given before the end
+			case j := <-w.next: // assigned before the end
 				w.one(live, j)
 			default:
 			}
@@ -403,7 +402,7 @@ func (w *worker) work(live context.Context) {
 	}
 }
 
-// loop takes one request after another: the life of a worker in a closed loop.
+// serveClosedLoop is the main loop of a worker in a closed loop: it takes one request after another.
 func (w *worker) loop(live context.Context) {
 	defer w.hangUp()
 	r := w.run
@@ -425,8 +424,7 @@ func (w *worker) loop(live context.Context) {
 	}
 }
 
-// one serves j, hands its answer to the collector, and makes the next request of
-// its session ready.
+// serveJob serves j, passes its outcome to the collector, and makes the next request of its session ready.
 func (w *worker) one(live context.Context, j *job) {
 	r := w.run
 	var out *answer
@@ -443,7 +441,7 @@ func (w *worker) one(live context.Context, j *job) {
 	r.wires.Put(&wire)
 	out.want = j.want
 	done := out.sample.Done
-	r.outcomes <- out // the collector takes until all workers are gone
+	r.outcomes <- out // the collector reads until all workers have exited
 	if j.session != "" {
 		r.follow(j.session, done)
 	}
@@ -451,7 +449,7 @@ func (w *worker) one(live context.Context, j *job) {
 	w.drain()
 }
 
-// collect records what is over.
+// recordOutcomes records finished requests.
 func (r *run) collect(sum *Summary, record Recorder) {
 	tokens, _ := record.(TokenRecorder)
 	for out := range r.outcomes {

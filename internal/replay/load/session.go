@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	// maxParked bounds the requests that wait for the answer before them.
+	// maxParked bounds the requests which wait for the previous response.
 	maxParked = 1 << 16
-	// maxRemembered is how many sessions without a request are kept before those are
-	// forgotten whose time to think is over.
+	// maxRemembered is how many sessions without a request are kept before the ones whose think time is over
+	// are dropped.
 	maxRemembered = 1 << 16
 )
 
-// sessions keep the requests of each conversation in order.
+// sessionTable keeps the requests of each conversation in order.
 type sessions struct {
 	mu struct {
 		sync.Mutex
 		byName map[string]*session
 		parked int
-		limit  int           // of byName, at which the old ones are looked for
+		limit  int           // size of byName at which idle sessions are dropped
 		delay  time.Duration // the longest seen
 	}
-	room chan struct{} // a signal that something is parked no more
+	room chan struct{} // signals that a parked request was released
 }
 
 type session struct {
-	busy  bool   // one of its requests is on its way
-	queue []*job // those after it
+	busy  bool   // one of its requests is in flight
+	queue []*job // the requests after it
 	done  time.Duration
 }
 
@@ -38,17 +38,17 @@ func newSessions() *sessions {
 	return s
 }
 
-// verdict is what becomes of a request of a session.
+// offerResult is the result of offering a request of a session.
 type verdict int
 
 const (
-	goes verdict = iota // its due is set
+	goes verdict = iota // due is set
 	parks
 	full     // offer it again when there is room
-	timeless // nothing says when it is to be sent
+	timeless // it has no send time
 )
 
-// offer takes the next request of a session.
+// offerJob offers the next request of a session.
 func (s *sessions) offer(j *job, now time.Duration) verdict {
 	if j.session == "" {
 		if j.at < 0 {
@@ -82,8 +82,8 @@ func (s *sessions) offer(j *job, now time.Duration) verdict {
 	return parks
 }
 
-// finish tells that a request of a session is over and returns the one after it,
-// with its due set, or nil.
+// finishJob records that a request of a session has finished and returns the next one with its due time set,
+// or nil.
 func (s *sessions) finish(name string, at time.Duration) *job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *sessions) finish(name string, at time.Duration) *job {
 	return j
 }
 
-// forget drops sessions that have no request and whose next one no longer has to
-// wait, once there are many.
+// forgetIdleLocked drops sessions which have no request and whose next one no longer has to wait, once there
+// are many.
 func (s *sessions) forget(now time.Duration) {
 	if len(s.mu.byName) < s.mu.limit {
 		return

@@ -11,27 +11,25 @@ const maxEvent = 4 << 20
 // errEvent is an event or a line beyond maxEvent.
 var errEvent = errors.New("event of the stream is too long")
 
-// events splits a stream into its events as the standard of server-sent events
-// has it: lines end with LF, CRLF or CR, an event at an empty line, the lines of
-// its data are joined by LF. Comments, ids and times to wait are left out. It
-// keeps what came of an event that is not complete, and allocates only to hold
-// more than it ever did.
+// sseDecoder splits a stream into events by the standard of server-sent events: a line ends with LF, CRLF or
+// CR, an event ends at an empty line, and LF joins the data lines. Comments, ids and retry times are dropped.
+// It keeps the incomplete part of an event, and allocates only to grow beyond its largest size so far.
 type events struct {
-	line    []byte // what came of a line whose end did not
+	line    []byte // beginning of an incomplete line
 	data    []byte
 	hasData bool
 	isError bool // the event is named "error"
-	afterCR bool // an LF now belongs to the line before
-	begun   bool // the place of a byte order mark is past
+	afterCR bool // an LF now belongs to the previous line
+	begun   bool // past the place of a byte order mark
 }
 
-// reset makes e ready for another stream.
+// reset prepares e for another stream.
 func (e *events) reset() {
 	*e = events{line: emptied(e.line), data: emptied(e.data)}
 }
 
-// read consumes the next piece of the stream and calls visit for every event
-// that ends in it. data is good during the call. It stops at visit's error.
+// decodePiece consumes the next piece of the stream and calls visit for every event which ends in it. data is
+// valid during the call. It stops at visit's error.
 func (e *events) read(piece []byte, visit func(data []byte, isError bool) error) error {
 	for len(piece) > 0 {
 		if e.afterCR {
@@ -70,7 +68,7 @@ func (e *events) read(piece []byte, visit func(data []byte, isError bool) error)
 	return nil
 }
 
-// take acts on one line.
+// handleLine handles one line.
 func (e *events) take(line []byte, visit func(data []byte, isError bool) error) error {
 	if !e.begun {
 		e.begun = true

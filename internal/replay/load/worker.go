@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// maxBodyOfError is how much of an answer that is not 200 is read so that the
-	// connection can be used again.
+	// maxBodyOfError is how much of an error body is read so that the connection can be used again.
 	maxBodyOfError = 64 << 10
-	// drainTimeout is how long the end of a body may come after the end of its stream.
+	// drainTimeout bounds the wait for the end of a body after the end of its stream.
 	drainTimeout = time.Second
 )
 
-// worker sends requests one after another over one connection that it keeps.
+// loadWorker sends requests one after another over one keep-alive connection.
 type worker struct {
 	run   *run
 	next  chan *job // room for one
@@ -35,7 +34,7 @@ func newWorker(r *run) *worker {
 	return w
 }
 
-// connect opens the connection, if there is none.
+// ensureConnected opens the connection, if there is none.
 func (w *worker) connect(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
@@ -56,24 +55,24 @@ func (w *worker) connect(ctx context.Context) error {
 	return nil
 }
 
-// hangUp closes the connection.
+// closeConn closes the connection.
 func (w *worker) hangUp() {
 	if w.conn == nil {
 		return
 	}
 	w.run.conns.remove(w.conn)
-	_ = w.conn.Close() // what was to be read has been read
+	_ = w.conn.Close() // nothing is left to read
 	w.conn = nil
 }
 
-// serve sends j and reads its answer into out. When it returns, out is whole; the
-// connection may have to be drained still.
+// serveRequest sends j and reads its response into out. When it returns, out is complete; the connection may
+// still have to be drained.
 func (w *worker) serve(ctx context.Context, j *job, out *answer) {
 	out.reset()
 	w.serveInto(ctx, j, out)
 }
 
-// serveInto is serve with an answer that is ready for use.
+// serveIntoOutcome is serveRequest with an outcome which was reset.
 func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
 	w.out = out
 	s := &out.sample
@@ -95,13 +94,13 @@ func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
 	}
 }
 
-// exchange writes the request and reads the answer up to the end of its stream.
+// exchangeWithRetry writes the request and reads the response up to the end of its stream.
 func (w *worker) exchange(ctx context.Context, j *job) error {
 	waited := w.conn != nil
 	err := w.attempt(ctx, j)
 	if err != nil && waited && w.staleConnection(err) {
-		// A server may close a connection that waits for a request, its first one or
-		// another, at any moment; whether it was this one's turn cannot be known.
+		// A server may close an idle connection at any time, whether new or used; the client cannot know
+		// whether this request reached it.
 		w.hangUp()
 		w.out.resent = true
 		err = w.attempt(ctx, j)
@@ -109,8 +108,8 @@ func (w *worker) exchange(ctx context.Context, j *job) error {
 	return err
 }
 
-// staleConnection reports whether err is what a connection gives that the server
-// closed before it saw the request.
+// isStaleConnection reports whether err is the error of a connection which the server closed before it saw
+// the request.
 func (w *worker) staleConnection(err error) bool {
 	nothing := w.in.status == 0 && w.in.r == w.in.w
 	return nothing && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
@@ -124,8 +123,8 @@ func (w *worker) attempt(ctx context.Context, j *job) error {
 		return err
 	}
 	w.in.status = 0
-	// The server may answer and close before it has read a long body: what it said
-	// tells more than that it closed.
+	// The server may respond and close before it has read a long body: its response says more than the write
+	// error.
 	_, writing := w.conn.Write(j.wire)
 	if err := w.in.readHead(); err != nil {
 		if writing != nil && !errors.Is(writing, io.EOF) {
@@ -150,8 +149,7 @@ func (w *worker) attempt(ctx context.Context, j *job) error {
 	return w.out.read(w.in, &w.ev, w.visit)
 }
 
-// errorBody reads the body of an answer that is not 200, and hangs up unless it
-// comes to its end.
+// readErrorBody reads the body of an error response, and closes the connection unless it reaches the end.
 func (w *worker) errorBody(writing error) {
 	w.out.now = w.in.at
 	for n := 0; writing == nil && w.in.keep && n < maxBodyOfError; {
@@ -170,8 +168,7 @@ func (w *worker) errorBody(writing error) {
 	w.hangUp()
 }
 
-// drain reads to the end of the answer's body, so that the connection can be used
-// again, or closes it.
+// drainBody reads to the end of the response body, so that the connection can be used again, or closes it.
 func (w *worker) drain() {
 	if w.conn == nil {
 		return
@@ -194,7 +191,7 @@ func (w *worker) drain() {
 	}
 }
 
-// conns are the open connections, so that they can be cut off.
+// connSet has the open connections, so that they can be closed.
 type conns struct {
 	mu struct {
 		sync.Mutex
@@ -203,7 +200,7 @@ type conns struct {
 	}
 }
 
-// add reports whether conn may be used.
+// addConn reports whether conn may be used.
 func (c *conns) add(conn net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +226,7 @@ func (c *conns) closed() bool {
 	return c.mu.cut
 }
 
-// cut ends everything that is under way.
+// closeAll closes all connections and refuses new ones.
 func (c *conns) cut() {
 	c.mu.Lock()
 	c.mu.cut = true
@@ -237,6 +234,6 @@ func (c *conns) cut() {
 	c.mu.open = nil
 	c.mu.Unlock()
 	for conn := range open {
-		_ = conn.Close() // whoever reads from it is told
+		_ = conn.Close() // its reader gets an error
 	}
 }

@@ -13,52 +13,51 @@ import (
 	"penstock/internal/replay"
 )
 
-// Comparison is how a second result, B, differs from a first, A.
+// Comparison describes how a result B differs from a result A.
 type Comparison struct {
-	// Pairs are the rows that both have, in the order of A.
+	// Pairs are the rows in both, in the order of A.
 	Pairs []Pair `json:"rows"`
-	// OnlyA and OnlyB name the rows without a partner.
+	// OnlyA and OnlyB name the unmatched rows.
 	OnlyA []string `json:"only_a,omitempty"`
 	OnlyB []string `json:"only_b,omitempty"`
-	// Remarks are what a reader must know before believing the differences.
+	// Remarks are what a reader must know before trusting the differences.
 	Remarks []string `json:"remarks"`
 }
 
-// Pair is a row of A beside that of B.
+// Pair is a row of A matched with one of B.
 type Pair struct {
 	Policy  string   `json:"policy"` // of A
 	Workers int      `json:"workers"`
 	Figures []Change `json:"figures"`
 	Remarks []string `json:"remarks,omitempty"`
 
-	name string // for people
+	name string // for humans
 }
 
-// Change is what became of one figure. Times are in milliseconds, shares from 0 to 1.
+// Change is the change of one figure. Times are in milliseconds, shares from 0 to 1.
 type Change struct {
 	Name string  `json:"name"`
 	A    float64 `json:"a"`
 	B    float64 `json:"b"`
-	// Difference is B - A, Ratio B / A; there is none if A is 0.
+	// Difference is B - A, Ratio B / A; there is no ratio if A is 0.
 	Difference float64  `json:"difference"`
 	Ratio      *float64 `json:"ratio,omitempty"`
-	// Verdict is "better", "worse" or "same" for B; "" if neither way is better.
+	// Verdict is "better", "worse" or "same" for B; "" if neither direction is better.
 	Verdict string `json:"verdict,omitempty"`
 
 	figure figure
 }
 
-// resolution is the relative difference that two percentiles of three significant
-// digits can have without anything being different: half a unit of the last digit each.
+// percentileResolution is the relative difference which two equal percentiles of three significant digits can
+// have: half a unit of the last digit each.
 const resolution = 0.002
 
-// tail is how many answers should lie above a percentile that is compared.
+// minTailCount is the number of responses which should lie above a compared percentile.
 const tail = 10
 
-// Compare matches the rows of a and b by policy, number of workers and size of the
-// caches, equal ones in their order; then those that are left by policy and number of
-// workers alone. It compares each figure that both have. Two results of one row each
-// are matched whatever they are called: a replay with what a server did.
+// Compare matches the rows of a and b by policy, number of workers and cache size, equal ones in their order;
+// then the rest by policy and number of workers only. It compares each figure which both have. Two results of
+// one row each always match: a replay with measurements of a server.
 func Compare(a, b *replay.Result) *Comparison {
 	c := &Comparison{Remarks: different(a, b)}
 	namesA, namesB := rowNames(a.Rows), rowNames(b.Rows)
@@ -88,7 +87,7 @@ func Compare(a, b *replay.Result) *Comparison {
 	return c
 }
 
-// partners returns for each row of a that of b which belongs to it, or -1.
+// matchRows returns for each row of a the index of its match in b, or -1.
 func partners(a, b []replay.Row) []int {
 	of := make([]int, len(a))
 	if len(a) == 1 && len(b) == 1 {
@@ -115,7 +114,7 @@ func partners(a, b []replay.Row) []int {
 	return of
 }
 
-// different says in what the two commands differ.
+// describeDifferences says how the two commands differ.
 func different(a, b *replay.Result) []string {
 	said := []string{}
 	if a.Command != b.Command {
@@ -133,8 +132,8 @@ func different(a, b *replay.Result) []string {
 	return said
 }
 
-// settings says which differ; those of A first. Of two commands only those that both
-// were given are told: each has its own.
+// compareSettings lists the settings which differ, the settings of A first. For two different commands it
+// lists only settings given to both, since each command has its own.
 func settings(a, b *replay.Result) []string {
 	value := func(of *replay.Result, name string) (string, bool) {
 		i := slices.IndexFunc(of.Settings, func(s replay.Setting) bool { return s.Name == name })
@@ -151,7 +150,7 @@ func settings(a, b *replay.Result) []string {
 		switch {
 		case named[s.Name], a.Command != b.Command && !(inA && inB):
 		case s.Name == promptSeed && inA && inB:
-			// It is another one in each run unless the user wants it otherwise.
+			// It differs between runs unless the user fixes it.
 			if x == y {
 				said = append(said, "Both runs sent the same words: what the first one left in the caches was there for the second.")
 			}
@@ -163,7 +162,7 @@ func settings(a, b *replay.Result) []string {
 	return said
 }
 
-// promptSeed is the setting of bench that the prompts' words are drawn from.
+// promptSeed is the setting of bench with the seed of the prompts' words.
 const promptSeed = "prompt-seed"
 
 func pair(a, b *replay.Row) Pair {
@@ -184,7 +183,7 @@ func pair(a, b *replay.Row) Pair {
 	return p
 }
 
-// verdict judges the way from x to y.
+// judgeChange judges the change from x to y.
 func verdict(f figure, x, y float64) string {
 	equal := x == y
 	if f.unit == time {
@@ -201,7 +200,7 @@ func verdict(f figure, x, y float64) string {
 	return "worse"
 }
 
-// doubts says why the figures of two rows may not be comparable.
+// comparabilityRemarks says why the figures of two rows may not be comparable.
 func doubts(a, b *replay.Row) []string {
 	var said []string
 	add := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
@@ -241,7 +240,7 @@ func doubts(a, b *replay.Row) []string {
 func tokens(n int) string { return known(n, "token", "tokens") }
 func blocks(n int) string { return known(n, "block", "blocks") }
 
-// known writes a number of things of which 0 stands for not known.
+// formatKnown writes a number of things, where 0 means unknown.
 func known(n int, one, many string) string {
 	if n == 0 {
 		return "an unknown number of " + many
@@ -256,7 +255,7 @@ func failed(r *replay.Row) float64 {
 	return float64(r.Errors) / float64(r.Requests)
 }
 
-// JSON writes c in one line.
+// WriteJSON writes c in one line.
 func (c *Comparison) JSON(w io.Writer) error {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -266,7 +265,7 @@ func (c *Comparison) JSON(w io.Writer) error {
 	return err
 }
 
-// Table writes c for people at a terminal. Figures that few ask for are in JSON only.
+// WriteTable writes c for a terminal. Rarely needed figures are only in the JSON.
 func (c *Comparison) Table(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for _, p := range c.Pairs {
@@ -288,7 +287,7 @@ func (c *Comparison) Table(w io.Writer) error {
 	return out.Flush()
 }
 
-// shown are the figures of a comparison at a terminal.
+// isShownInTable selects the figures of a comparison at a terminal.
 func shown(name string) bool {
 	switch name {
 	case "requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "tpot_mean", "e2e_mean", "e2e_p99", "cached_share",
@@ -328,7 +327,7 @@ func writePair(w io.Writer, p *Pair) {
 	}
 }
 
-// fields writes c as a line of a table.
+// tableFields formats c as a line of a table.
 func (c *Change) fields() []string {
 	write, head := short, c.figure.head
 	switch c.figure.unit {

@@ -14,11 +14,10 @@ import (
 	"penstock/internal/replay"
 )
 
-// CSV writes a header and a record for each row of r, as RFC 4180 has it: CRLF
-// ends the lines. The fields are those of [replay.Row], those of an object within it
-// named after both, such as ttft_ms_p50; error_kinds is "kind=count" joined by
-// semicolons. What a row has not is empty. A text that a spreadsheet would take for a
-// formula has an apostrophe before it.
+// WriteCSV writes a header and a record for each row of r by RFC 4180: CRLF ends the lines. The fields are
+// the ones of [replay.Row]; nested fields are named after both, such as ttft_ms_p50; error_kinds is
+// "kind=count" joined by semicolons. Missing values are empty. A text which a spreadsheet would take for a
+// formula gets an apostrophe before it.
 func CSV(w io.Writer, r *replay.Result) error {
 	out := csv.NewWriter(w)
 	out.UseCRLF = true
@@ -38,8 +37,8 @@ func CSV(w io.Writer, r *replay.Result) error {
 	return out.Error()
 }
 
-// flatten calls visit with every field of v by its name in JSON. The fields of a nil
-// pointer are visited too, empty.
+// flattenFields calls visit with every field of v by its JSON name. The fields of a nil pointer are visited
+// as empty.
 func flatten(v reflect.Value, name string, visit func(name, value string)) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -72,14 +71,14 @@ func flatten(v reflect.Value, name string, visit func(name, value string)) {
 	}
 }
 
-// byCount returns the keys of counts, the most frequent first, equals by name.
+// keysByCount returns the keys of counts, the most frequent first, then by name.
 func byCount(counts map[string]int) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 }
 
-// harmless keeps a spreadsheet from computing a text.
+// escapeFormula prevents a spreadsheet from evaluating a text.
 func harmless(s string) string {
 	if s != "" && strings.IndexByte("=+-@\t\r\n", s[0]) >= 0 || strings.HasPrefix(s, "＝") || strings.HasPrefix(s, "＋") ||
 		strings.HasPrefix(s, "－") || strings.HasPrefix(s, "＠") {

@@ -13,7 +13,7 @@ const (
 	more
 )
 
-// unit is what a figure counts.
+// unit is the unit of a figure.
 type unit string
 
 const (
@@ -25,17 +25,16 @@ const (
 	seconds   unit = "s"
 )
 
-// figure is one thing that a row says. of tells whether the row says it: a mean of
-// nothing is no figure.
+// figure is one value of a row. valueOf reports whether the row has it: a mean of nothing is no figure.
 type figure struct {
-	name   string // in JSON of a comparison
+	name   string // in the JSON of a comparison
 	head   string
 	unit   unit
 	better direction
 	of     func(*replay.Row) (float64, bool)
 }
 
-// figures returns all figures, in the order in which they are shown.
+// allFigures returns all figures in display order.
 func figures() []figure {
 	all := []figure{
 		{"block_size", "block size", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
@@ -73,7 +72,7 @@ func figures() []figure {
 	)
 }
 
-// ofIdeal is the cached share over that of one shared cache of the same size.
+// shareOfIdeal is the cached share over that of one shared cache of the same size.
 func ofIdeal(r *replay.Row) (float64, bool) {
 	if r.Ideal == nil || r.Ideal.SameCapacity.CachedShare <= 0 || r.InputTokens == 0 {
 		return 0, false
@@ -81,7 +80,7 @@ func ofIdeal(r *replay.Row) (float64, bool) {
 	return r.CachedShare / r.Ideal.SameCapacity.CachedShare, true
 }
 
-// distribution is one of a row's.
+// rowDistribution is one distribution of a row.
 type distribution struct {
 	name, head, what string
 	of               func(*replay.Row) *replay.Distribution
@@ -102,7 +101,7 @@ func distributions() []distribution {
 	}
 }
 
-// point is one number of a distribution.
+// distributionPoint is one number of a distribution.
 type point struct {
 	name string
 	of   func(*replay.Distribution) float64
@@ -121,7 +120,7 @@ func points() []point {
 	}
 }
 
-// pick returns the figures of these names, in this order.
+// pickFigures returns the figures of these names, in this order.
 func pick(names ...string) []figure {
 	byName := map[string]figure{}
 	for _, f := range figures() {

@@ -6,12 +6,11 @@ import (
 	"penstock/internal/replay"
 )
 
-// grid is a table of figures, a line for each row of a result, that terminal and
-// page both show.
+// figureGrid is a table of figures, a line for each row of a result, for both terminal and page.
 type grid struct {
 	Columns []column
 	Lines   []line
-	// Several: rows differ in their cluster, so that "best" is among those of one.
+	// Several: rows have different clusters, so that "best" is within one cluster.
 	Several bool
 	Marked  bool // something is marked as the best
 	Late    bool // something is marked as late
@@ -32,7 +31,7 @@ type cell struct {
 	Best bool
 }
 
-// newGrid lays out the figures of rows; a figure that no row has is left out.
+// newFigureGrid lays out the figures of rows; a figure which no row has is left out.
 func newGrid(rows []replay.Row, figs []figure) *grid {
 	g := &grid{}
 	for i := range rows {
@@ -65,14 +64,14 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 	return g
 }
 
-// alike reports whether two rows are of clusters of the same size, and their
-// figures so measure the policies.
+// isSameCluster reports whether two rows have clusters of the same size, so that their figures compare the
+// policies.
 func alike(a, b *replay.Row) bool {
 	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks
 }
 
-// sizes returns those of the figures that tell clusters apart, beside the number of
-// workers, in which rows differ.
+// clusterSizeFigures returns the figures other than the number of workers by which the clusters of rows
+// differ.
 func sizes(rows []replay.Row) []figure {
 	return slices.DeleteFunc(pick("block_size", "blocks_per_worker"), func(f figure) bool {
 		return !slices.ContainsFunc(rows, func(r replay.Row) bool {
@@ -83,9 +82,9 @@ func sizes(rows []replay.Row) []figure {
 	})
 }
 
-// best reports whether no other row of a cluster of the same size has a better
-// figure than rows[i], and one has a worse: as they are shown, since nobody sees the
-// rest. What a late client measured is neither better nor worse than anything.
+// isBest reports whether no other row of the same cluster has a better figure than rows[i], and at least one
+// has a worse one, as displayed, since readers do not see the further digits. Rows of a late client do not
+// take part.
 func best(f figure, s scale, rows []replay.Row, i int) bool {
 	mine, _ := f.of(&rows[i])
 	if f.better == neither || rows[i].Late {
@@ -105,7 +104,7 @@ func best(f figure, s scale, rows []replay.Row, i int) bool {
 	return worse
 }
 
-// scale writes the figures of one column alike.
+// numberScale formats the figures of one column uniformly.
 type scale struct {
 	unit     string
 	factor   float64
@@ -119,7 +118,7 @@ func (s scale) text(v float64) string {
 	return short(v)
 }
 
-// scaleOf chooses seconds for times of which none is below one.
+// chooseScale chooses seconds for times if none is below one second.
 func scaleOf(f figure, rows []replay.Row) scale {
 	switch f.unit {
 	case number:

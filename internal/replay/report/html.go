@@ -23,7 +23,7 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// page is what the template is filled with.
+// htmlPage is the data of the template.
 type page struct {
 	Title, About, Version string
 	Notes, Headlines      []string
@@ -34,19 +34,19 @@ type page struct {
 	Repeat                string
 	Style                 template.CSS
 	Script                template.JS
-	StyleHash, ScriptHash string // as the page's policy names them
+	StyleHash, ScriptHash string // as the page's content security policy names them
 	Data                  template.JS
 }
 
-// labelled is a table with its caption.
+// captionedGrid is a table with its caption.
 type labelled struct {
 	*grid
 	Label string
 }
 
-// HTML writes r as one page that loads nothing: tables, and figures that a script
-// draws from data in the page. What r says gets into the page as text alone, and the
-// page's own policy allows no script and no style but those two whose digests it names.
+// WriteHTML writes r as one page which loads nothing: tables, and plots which a script draws from data in the
+// page. Values of r enter the page as text only, and the page's own content security policy allows no script
+// and no style except the two whose digests it names.
 func HTML(w io.Writer, r *replay.Result) error {
 	data, err := viewOf(r).json()
 	if err != nil {
@@ -72,7 +72,7 @@ func HTML(w io.Writer, r *replay.Result) error {
 	p.Summary = labelled{newGrid(rows, summary(rows)), "Each run in a line"}
 	p.Details = details(rows)
 
-	var out bytes.Buffer // nothing is written of a page that cannot be completed
+	var out bytes.Buffer // an incomplete page is not written
 	if err := t.Execute(&out, p); err != nil {
 		return fmt.Errorf("report html: %w", err)
 	}
@@ -80,7 +80,7 @@ func HTML(w io.Writer, r *replay.Result) error {
 	return err
 }
 
-// unbroken keeps numbers and their units on one line.
+// keepUnitsTogether keeps numbers and their units on one line.
 func unbroken(sentences []string) []string {
 	keep := strings.NewReplacer(" %", "\u00a0%", " ms", "\u00a0ms", " s,", "\u00a0s,", " s;", "\u00a0s;")
 	for i, s := range sentences {
@@ -89,13 +89,13 @@ func unbroken(sentences []string) []string {
 	return sentences
 }
 
-// digest names a text in a content security policy.
+// cspDigest returns the digest of a text for a content security policy.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// named returns rows with names that can be shown.
+// withPlainNames returns rows with sanitized names.
 func named(rows []replay.Row) []replay.Row {
 	shown := make([]replay.Row, len(rows))
 	for i, r := range rows {
@@ -105,7 +105,7 @@ func named(rows []replay.Row) []replay.Row {
 	return shown
 }
 
-// details returns a table of all percentiles for each distribution that was measured.
+// distributionTables returns a table of all percentiles for each measured distribution.
 func details(rows []replay.Row) []labelled {
 	var tables []labelled
 	for _, d := range distributions() {
@@ -126,7 +126,7 @@ func details(rows []replay.Row) []labelled {
 
 func title(r *replay.Result) string { return "Penstock " + plain(r.Command, nameLimit) }
 
-// about says what ran, in a line.
+// describeRun says in one line what ran.
 func about(r *replay.Result) string {
 	requests := 0
 	for i := range r.Rows {
@@ -144,8 +144,7 @@ func about(r *replay.Result) string {
 	return said
 }
 
-// headlines say for each size of the cluster which policy answers first; for
-// a single run what it came to.
+// pageHeadlines say for each cluster size which policy responds first; for a single run its main result.
 func headlines(r *replay.Result) []string {
 	if len(r.Rows) == 1 {
 		return single(&r.Rows[0])
@@ -171,8 +170,8 @@ func headlines(r *replay.Result) []string {
 	return said
 }
 
-// fastest returns the two rows of a cluster of this size with the shortest mean TTFT;
-// what a late client measured is left out.
+// fastestRows returns the two rows of this cluster size with the shortest mean TTFT; rows of a late client
+// are left out.
 func fastest(rows []replay.Row, size *replay.Row) (first, second *replay.Row) {
 	for i := range rows {
 		row := &rows[i]
@@ -200,7 +199,7 @@ func single(r *replay.Row) []string {
 	return []string{s + "."}
 }
 
-// repeat returns the command line that has these settings.
+// commandLine returns the command line with these settings.
 func repeat(r *replay.Result) string {
 	b := strings.Builder{}
 	b.WriteString("penstock " + quote(plain(r.Command, nameLimit)))
@@ -210,7 +209,7 @@ func repeat(r *replay.Result) string {
 	return b.String()
 }
 
-// quote makes one word of s for a shell.
+// shellQuote quotes s as one word for a shell.
 func quote(s string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+.,:/@%"
 	if s != "" && strings.Trim(s, safe) == "" {

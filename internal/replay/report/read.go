@@ -14,15 +14,15 @@ import (
 	"penstock/internal/replay"
 )
 
-// Bounds of a result that is read.
+// Bounds of a result file.
 const (
 	maxSize    = 16 << 20 // bytes
 	maxEntries = 1 << 14  // of one list, or kinds of errors of one row
 )
 
-// Read reads a result as [JSON] writes it, and nothing else: a file that has other
-// members, a member twice, not all that a result has, negative numbers, or shares
-// above 1 is refused, with the place. It reads at most 16 MiB.
+// Read reads a result in the format of [WriteJSON] and nothing else: it refuses a file with unknown or
+// duplicate members, missing members, negative numbers, or shares above 1, and names the place. It reads at
+// most 16 MiB.
 func Read(r io.Reader) (*replay.Result, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	switch {
@@ -51,7 +51,7 @@ func Read(r io.Reader) (*replay.Result, error) {
 	return &result, nil
 }
 
-// check refuses what has the form of a result and cannot be one.
+// checkResult refuses a well-formed but impossible result.
 func check(r *replay.Result) error {
 	if r.Command != "replay" && r.Command != "bench" {
 		return fmt.Errorf(`command is %q, neither "replay" nor "bench"`, plain(r.Command, nameLimit))
@@ -75,11 +75,11 @@ func check(r *replay.Result) error {
 	return nil
 }
 
-// decoder fills values as their tags say. encoding/json alone takes keys in another
-// case, keys given twice and objects that lack any, and cannot name the place.
+// resultDecoder fills values by their tags. encoding/json alone accepts keys in another case, duplicate keys
+// and missing members, and cannot name the place.
 type decoder struct{ in *json.Decoder }
 
-// value reads the next value into v, which stands at path.
+// decodeValue reads the next value into v, which is at path.
 func (d decoder) value(v reflect.Value, path string) error {
 	t, err := d.in.Token()
 	if err != nil {
@@ -136,7 +136,7 @@ func (d decoder) value(v reflect.Value, path string) error {
 	return nil
 }
 
-// object reads the members of an object whose opening brace t should be.
+// decodeObject reads the members of an object; t should be its opening brace.
 func (d decoder) object(v reflect.Value, path string, t json.Token) error {
 	if t != json.Delim('{') {
 		return wrong(orFile(path), "an object", t)
@@ -172,8 +172,7 @@ func (d decoder) object(v reflect.Value, path string, t json.Token) error {
 	return nil
 }
 
-// members returns the fields of a struct by their names in JSON, and the names that
-// may not be left out, in order.
+// structMembers returns the fields of a struct by their JSON names, and the required names in order.
 func members(t reflect.Type) (fields map[string]int, required []string) {
 	fields = map[string]int{}
 	for i := range t.NumField() {
@@ -206,7 +205,7 @@ func (d decoder) list(v reflect.Value, path string, t json.Token) error {
 	return d.close()
 }
 
-// counts reads a map of numbers.
+// decodeCounts reads a map of numbers.
 func (d decoder) counts(v reflect.Value, path string, t json.Token) error {
 	if t == nil {
 		return nil
@@ -248,7 +247,7 @@ func (d decoder) key(path string) (string, error) {
 	return key, nil
 }
 
-// close reads the closing bracket.
+// readClosing reads the closing bracket.
 func (d decoder) close() error {
 	if _, err := d.in.Token(); err != nil {
 		return d.syntax(err)
@@ -256,7 +255,7 @@ func (d decoder) close() error {
 	return nil
 }
 
-// end refuses what follows the result.
+// checkEnd refuses data after the result.
 func (d decoder) end() error {
 	if _, err := d.in.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("something follows the result at byte %d; give one result in each file", d.in.InputOffset())

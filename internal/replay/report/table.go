@@ -10,9 +10,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// Table writes r for people at a terminal: notes first, then a line for each row,
-// with a star at the best of those of the same size, then ideals, objectives and
-// errors by kind.
+// WriteTable writes r for a terminal: notes first, then a line for each row, with a star at the best of the
+// same size, then ideals, objectives and errors by kind.
 func Table(w io.Writer, r *replay.Result) error {
 	out := bufio.NewWriter(w)
 	for _, note := range r.Notes {
@@ -34,14 +33,14 @@ func Table(w io.Writer, r *replay.Result) error {
 	return out.Flush()
 }
 
-// summary are the figures of the first table that a reader sees.
+// summaryFigures are the figures of the first table.
 func summary(rows []replay.Row) []figure {
 	return append(sizes(rows), pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
 		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 
-// writeGrid aligns names to the left and figures to the right. A figure has a place
-// for its star behind it, so that digits stand below digits.
+// writeGrid aligns names to the left and figures to the right. Each figure has room for its star after it, so
+// that the digits align.
 func writeGrid(w io.Writer, g *grid) {
 	table := [][]string{{"POLICY", "WORKERS "}, {"", ""}}
 	for _, c := range g.Columns {
@@ -99,8 +98,7 @@ func legend(w io.Writer, g *grid) {
 	}
 }
 
-// remarks are the sentences below a table: what the figures are measured against,
-// and what went wrong.
+// tableRemarks are the sentences below a table: the references of the figures, and what went wrong.
 func remarks(r *replay.Result) []string {
 	var said []string
 	for _, i := range ideals(r) {
@@ -133,7 +131,7 @@ func remarks(r *replay.Result) []string {
 	return said
 }
 
-// ideals returns those of all numbers of workers, each once.
+// resultIdeals returns the ideals of all numbers of workers, each once.
 func ideals(r *replay.Result) []replay.Ideal {
 	if len(r.Ideals) > 0 {
 		return r.Ideals
@@ -150,7 +148,7 @@ func ideals(r *replay.Result) []replay.Ideal {
 	return found
 }
 
-// objective says an SLO in words.
+// describeSLO describes an SLO in words.
 func objective(s replay.SLO) string {
 	var parts []string
 	for _, b := range []struct {
@@ -167,7 +165,7 @@ func objective(s replay.SLO) string {
 	return strings.Join(parts, ", ")
 }
 
-// estimate writes the share of an ideal.
+// formatEstimate writes the share of an ideal.
 func estimate(s replay.Share) string {
 	if s.Estimated {
 		return "about " + percent(s.CachedShare)
@@ -175,8 +173,7 @@ func estimate(s replay.Share) string {
 	return percent(s.CachedShare)
 }
 
-// rowNames name rows in sentences: by the policy, the number of workers, and the
-// sizes in which they differ.
+// rowNames name rows in sentences: by policy, number of workers, and the sizes in which they differ.
 func rowNames(rows []replay.Row) []string {
 	differ := sizes(rows)
 	names := make([]string, len(rows))
@@ -189,7 +186,7 @@ func rowNames(rows []replay.Row) []string {
 	return names
 }
 
-// sizeName says how large the cluster of a row is; "" if that is not known.
+// sizeName describes the cluster size of a row; "" if unknown.
 func sizeName(r *replay.Row, differ []figure) string {
 	var parts []string
 	if r.Workers > 0 {
@@ -206,7 +203,7 @@ func sizeName(r *replay.Row, differ []figure) string {
 	return strings.Join(parts, ", ")
 }
 
-// kinds lists errors by kind, the most frequent first.
+// formatErrorKinds lists errors by kind, the most frequent first.
 func kinds(counts map[string]int) string {
 	if len(counts) == 0 {
 		return ""

@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// absent stands where there is no figure.
+// absentFigure replaces a missing figure.
 const absent = "–"
 
-// plain returns s as one line that a terminal only shows: white space becomes
-// spaces, and what does not print (escape sequences, marks that turn the direction
-// of writing) becomes its escaped form. At most limit runes of s are kept.
+// sanitizeText returns s as one line which is safe to show in a terminal: white space becomes spaces, and
+// unprintable characters (escape sequences, marks which change the direction of writing) are escaped. It
+// keeps at most limit runes of s.
 func plain(s string, limit int) string {
 	var b strings.Builder
 	n := 0
@@ -39,15 +39,14 @@ func plain(s string, limit int) string {
 	return b.String()
 }
 
-// The bounds of texts that are shown, in runes.
+// The bounds of displayed texts, in runes.
 const (
 	nameLimit    = 48
 	noteLimit    = 2000
 	settingLimit = 500
 )
 
-// grouped writes a number with decimals digits behind the point and a comma
-// between the thousands.
+// formatGrouped writes a number with the given decimals and a comma between the thousands.
 func grouped(v float64, decimals int) string {
 	s := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
 	whole, rest := s, ""
@@ -67,8 +66,7 @@ func grouped(v float64, decimals int) string {
 	return b.String() + rest
 }
 
-// digits returns how many decimals leave v three significant digits; no more
-// than three.
+// decimalsFor returns how many decimals leave v three significant digits, at most three.
 func digits(v float64) int {
 	switch v = math.Abs(v); {
 	case v == 0 || v >= 99.95:
@@ -81,13 +79,12 @@ func digits(v float64) int {
 	return 3
 }
 
-// short writes v with three significant digits, more if it has more before the
-// point.
+// formatShort writes v with three significant digits, more if it has more before the point.
 func short(v float64) string { return grouped(v, digits(v)) }
 
 func whole[N ~int | ~int64](n N) string { return grouped(float64(n), 0) }
 
-// plural writes n things.
+// formatPlural writes n things.
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -95,10 +92,10 @@ func plural(n int, one, many string) string {
 	return whole(n) + " " + many
 }
 
-// percent writes a share.
+// formatPercent writes a share.
 func percent(share float64) string { return grouped(100*share, 1) + " %" }
 
-// milliseconds writes a time on its own, with its unit.
+// formatMilliseconds writes a time with its unit.
 func milliseconds(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return short(v/1000) + " s"

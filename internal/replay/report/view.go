@@ -10,8 +10,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// view is what the page's script draws from. Its names are short: there may be
-// forty runs of six hundred points.
+// pageData is the data of the page's script. Its names are short: there may be forty runs of six hundred
+// points.
 type view struct {
 	Runs []viewRun `json:"runs"`
 }
@@ -22,19 +22,19 @@ type viewRun struct {
 	Size      string        `json:"size"` // of the cluster, in words
 	Late      bool          `json:"late,omitempty"`
 	Imbalance num           `json:"imbalance"`
-	Cached    *num          `json:"cached"` // nil: no prompt was served
-	Same      *num          `json:"same"`   // ideals; nil: not known
+	Cached    *num          `json:"cached"` // nil if no prompt was served
+	Same      *num          `json:"same"`   // ideals; nil if unknown
 	Infinite  *num          `json:"infinite"`
 	TTFT      viewHistogram `json:"ttft"`
 	ITL       viewHistogram `json:"itl"`
 	E2E       viewHistogram `json:"e2e"`
 	Step      num           `json:"step"` // seconds
 	Time      viewTime      `json:"time"`
-	// Load has [worker, requests, computed, cached, output] for each worker; the
-	// worker's id is a text, since a script's numbers end at 2^53.
+	// Load has [worker, requests, computed, cached, output] for each worker; the worker's id is a text, since
+	// a script's numbers are exact only up to 2^53.
 	Load []viewWorker `json:"load"`
-	Left int          `json:"left"` // workers that are not in Load because they are too many
-	Mean num          `json:"mean"` // work of a worker
+	Left int          `json:"left"` // number of workers beyond the limit of Load
+	Mean num          `json:"mean"` // mean work of a worker
 }
 
 type viewHistogram struct {
@@ -57,15 +57,15 @@ type viewWorker struct {
 	Computed, Cached, Output int64
 }
 
-// MarshalJSON writes w as a list.
+// MarshalJSON writes w as an array.
 func (w viewWorker) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{w.Worker, w.Requests, w.Computed, w.Cached, w.Output})
 }
 
-// num is a number of which six digits are enough to draw it.
+// plotNumber is a number written with six digits, enough for drawing.
 type num float64
 
-// MarshalJSON writes n; what is no number is null.
+// MarshalJSON writes n; NaN and infinities become null.
 func (n num) MarshalJSON() ([]byte, error) {
 	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
 		return []byte("null"), nil
@@ -73,7 +73,7 @@ func (n num) MarshalJSON() ([]byte, error) {
 	return json.Marshal(json.Number(strconv.FormatFloat(float64(n), 'g', 6, 64)))
 }
 
-// mostWorkers are the bars of one run that a page has room for.
+// maxBars is the number of worker bars for which a page has room.
 const mostWorkers = 1024
 
 func viewOf(r *replay.Result) *view {
@@ -100,13 +100,12 @@ func viewOf(r *replay.Result) *view {
 	return v
 }
 
-// json returns the view as a script element may hold it: encoding/json escapes what
-// could end the element.
+// encodeJSON returns the data for a script element: encoding/json escapes what could end the element.
 func (v *view) json() ([]byte, error) { return json.Marshal(v) }
 
 func ptr(f float64) *num { return (*num)(&f) }
 
-// histogramOf leaves out what is beyond the first and the last value.
+// newViewHistogram drops the empty buckets at both ends.
 func histogramOf(h replay.Histogram) viewHistogram {
 	n := min(len(h.Upper), len(h.Count))
 	first, last := n, -1
@@ -116,7 +115,7 @@ func histogramOf(h replay.Histogram) viewHistogram {
 		}
 	}
 	out := viewHistogram{Upper: []num{}, Count: []int64{}}
-	// The bound below the first value is kept: it is where its bar begins.
+	// The bound below the first value is kept: its bar starts there.
 	for i := max(0, first-1); i <= last; i++ {
 		out.Upper = append(out.Upper, num(h.Upper[i]))
 		out.Count = append(out.Count, h.Count[i])
@@ -137,8 +136,7 @@ func timeOf(points []replay.Point) viewTime {
 	return t
 }
 
-// load fills in the workers. Those that served nothing are not in shares, and lower
-// the mean.
+// setLoad sets the workers. Idle workers are missing from shares, and lower the mean.
 func (run *viewRun) load(shares []replay.WorkerShare, workers int) {
 	run.Load = []viewWorker{}
 	if len(shares) == 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// newBailian reads the rows of the Bailian traces.
+// newBailianDecoder reads the rows of the Bailian traces.
 func newBailian(from *bufio.Reader, opts *Options) *rows {
 	d := newRows(from, Bailian, opts)
 	if d.blockSize == 0 {
@@ -50,7 +50,7 @@ func (d *rows) promptLength() error {
 	return d.promptField("input_length")
 }
 
-// parentChat reads the chat that this one goes on with; -1 and null are none.
+// readParentChat reads the id of the previous chat; -1 and null are none.
 func (d *rows) parentChat() error {
 	if null, err := d.json.Null(); null || err != nil {
 		return err

@@ -24,8 +24,8 @@ func burstColumns() []column {
 	return []column{
 		burstTime:    {"Timestamp", required},
 		burstSession: {"Session ID", optional},
-		burstElapsed: {"Elapsed time", ignored}, // of an answer elsewhere
-		burstModel:   {"Model", ignored},        // of another service
+		burstElapsed: {"Elapsed time", ignored}, // of the recorded response
+		burstModel:   {"Model", ignored},        // of the recorded service
 		burstInput:   {"Request tokens", required},
 		burstOutput:  {"Response tokens", required},
 		burstTotal:   {"Total tokens", ignored},
@@ -33,7 +33,7 @@ func burstColumns() []column {
 	}
 }
 
-// burst reads the BurstGPT traces.
+// burstDecoder reads the BurstGPT traces.
 type burst struct{ table }
 
 func newBurst(from *bufio.Reader, opts *Options) *burst {

@@ -13,22 +13,19 @@ import (
 	"penstock/internal/replay"
 )
 
-// Summary is what a workload consists of.
+// Summary describes a workload.
 type Summary struct {
 	Requests int `json:"requests"`
-	// Failed rows of the file tell of requests that had no answer; they are no part of
-	// the workload.
+	// Failed counts rows of requests without a response; they are not part of the workload.
 	Failed   int `json:"failed_rows"`
 	Sessions int `json:"sessions"`
-	// Span is from the first request to the last, in seconds; 0 if the workload has no
-	// times.
+	// Span is from the first request to the last, in seconds; 0 for a workload without times.
 	Span   float64 `json:"span_s"`
 	Input  Lengths `json:"input_tokens"`
-	Output Lengths `json:"output_tokens"` // of requests that say it
+	Output Lengths `json:"output_tokens"` // of requests which have it
 
-	// Of the blocks that prompts name, Unique is how many names there are, and Hit the
-	// share that one unbounded cache would have had: those that come behind the same
-	// blocks in a prompt before.
+	// Blocks counts the named blocks of prompts, Unique their distinct names. Hit is the share which one
+	// unbounded cache would have: blocks which follow the same blocks in an earlier prompt.
 	Blocks int64   `json:"blocks"`
 	Unique int64   `json:"unique_blocks"`
 	Hit    float64 `json:"infinite_cache_hit"`
@@ -43,8 +40,7 @@ type Lengths struct {
 	Max   int     `json:"max"`
 }
 
-// Describe runs through w once. It keeps a few bytes for each unique block and
-// each session, and the counts of each length.
+// Describe reads w once. It keeps a few bytes for each unique block and each session, and a count per length.
 func Describe(w replay.Workload) (_ Summary, err error) {
 	from, err := w.Open()
 	if err != nil {
@@ -76,11 +72,11 @@ func Describe(w replay.Workload) (_ Summary, err error) {
 	return d.finish(), nil
 }
 
-// description gathers a summary.
+// summaryBuilder builds a summary.
 type description struct {
 	summary  Summary
 	names    map[int64]struct{}
-	chains   map[uint64]struct{} // prefixes, by a hash of their blocks' names
+	chains   map[uint64]struct{} // prefixes, by a hash of their block names
 	sessions map[string]struct{}
 	hits     int64
 	input    lengths
@@ -93,7 +89,7 @@ func (d *description) add(r *replay.Request) {
 		d.summary.Span = max(d.summary.Span, r.At.Seconds())
 	}
 	if _, known := d.sessions[r.Session]; !known && r.Session != "" {
-		d.sessions[strings.Clone(r.Session)] = struct{}{} // not with the row that it is a part of
+		d.sessions[strings.Clone(r.Session)] = struct{}{} // the row's memory is not kept
 	}
 	d.input[r.Input]++
 	if r.Output > 0 {
@@ -122,7 +118,7 @@ func (d *description) finish() Summary {
 	return s
 }
 
-// lengths counts each length.
+// lengthCounts counts each length.
 type lengths map[int]int64
 
 func (l lengths) describe() Lengths {
@@ -183,7 +179,7 @@ func (s Summary) WriteTo(w io.Writer) (int64, error) {
 	return counted.n, err
 }
 
-// counter counts what is written.
+// countingWriter counts the bytes written.
 type counter struct {
 	to io.Writer
 	n  int64

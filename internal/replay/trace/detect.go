@@ -10,9 +10,9 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// detect finds out the format, if it is not given, from the file's first row.
+// detectFormat detects the format, if not given, from the file's first row.
 func (w *Workload) detect() error {
-	file, err := w.reader() // which is where a file that cannot be read is found out
+	file, err := w.reader() // an unreadable file fails here
 	if err != nil {
 		return err
 	}
@@ -25,14 +25,14 @@ func (w *Workload) detect() error {
 	return errors.Join(err, file.Close())
 }
 
-// head is what the beginning of a file shows.
+// fileHead describes the start of a file.
 type head struct {
-	first byte // that is not space
+	first byte // first byte which is not space
 	line  int
-	// Of a first line that is a JSON object, its keys; err says why it is none.
+	// The keys of a first line which is a JSON object; err says why it is not one.
 	keys map[string]bool
 	err  error
-	// columns are those of a first line that is the header of a table.
+	// columns are the names of a first line which is a table header.
 	columns []string
 }
 
@@ -46,7 +46,7 @@ func readHead(from *bufio.Reader) (*head, error) {
 	}
 	h := &head{first: first.byte, line: first.line}
 	if h.first == '[' {
-		return h, nil // which may be all on one line
+		return h, nil // possibly all on one line
 	}
 	l := lines{from: from, number: first.line - 1}
 	line, err := l.next()
@@ -61,14 +61,13 @@ func readHead(from *bufio.Reader) (*head, error) {
 	return h, nil
 }
 
-// place is a byte and the line that it is on.
+// bytePosition is a byte and its line.
 type place struct {
 	byte byte
 	line int
 }
 
-// skipSpace steps over space and returns what is behind it, which is still to be
-// read.
+// skipSpace skips space and returns the next byte without consuming it.
 func skipSpace(from *bufio.Reader) (place, error) {
 	line := 1
 	for {
@@ -102,7 +101,7 @@ func keysOf(line []byte) (map[string]bool, error) {
 	return keys, nil
 }
 
-// format returns the first format that fits, or for each why it does not.
+// matchFormat returns the first matching format, or an error with the mismatch of each.
 func (h *head) format() (Format, error) {
 	var reasons []string
 	for _, f := range Formats() {
@@ -115,7 +114,7 @@ func (h *head) format() (Format, error) {
 	return "", fmt.Errorf("line %d fits no format (%s)", h.line, strings.Join(reasons, "; "))
 }
 
-// against returns what speaks against a format; "" if nothing does.
+// describeMismatch says why the file is not of a format; "" if it matches.
 func (h *head) against(f Format) string {
 	switch f {
 	case Azure:
@@ -160,7 +159,7 @@ func (h *head) againstTable(spec []column) string {
 	return lacking(needed, func(name string) bool { return indexOf(h.columns, name) >= 0 })
 }
 
-// lacking says which of the names are not there.
+// describeMissing lists the missing names.
 func lacking(names []string, there func(string) bool) string {
 	var missing []string
 	for _, name := range names {

@@ -11,8 +11,7 @@ import (
 	"os"
 )
 
-// locate finds out whether the file can be read more than once, and copies it if
-// not.
+// openOrSpool checks whether the file can be read repeatedly, and copies it if not.
 func (w *Workload) locate() error {
 	if w.path == "-" {
 		w.name = "<stdin>"
@@ -38,8 +37,7 @@ func (w *Workload) locate() error {
 	return errors.Join(w.copy(file), file.Close())
 }
 
-// copy keeps what from gives in a temporary file without a name, which is gone with
-// the process whatever ends it.
+// copyToSpool copies from to a temporary file without a name, which disappears with the process.
 func (w *Workload) copy(from io.Reader) error {
 	spool, err := os.CreateTemp("", "penstock-trace-*")
 	if err != nil {
@@ -56,7 +54,7 @@ func (w *Workload) copy(from io.Reader) error {
 	return nil
 }
 
-// cause takes the path from an error of the operating system: the message has it.
+// unwrapPathError removes the path from an error of the operating system: the message already has it.
 func cause(err error) error {
 	if path, ok := errors.AsType[*os.PathError](err); ok {
 		return path.Err
@@ -64,15 +62,15 @@ func cause(err error) error {
 	return err
 }
 
-// content is a file's text, unpacked.
+// textReader reads a file's text, decompressed.
 type content struct {
 	*bufio.Reader
-	file *os.File // nil if it is the workload's
+	file *os.File // nil if the workload owns it
 }
 
 const readBuffer = 256 << 10
 
-// reader returns the text from its beginning.
+// openText returns the text from its start.
 func (w *Workload) reader() (*content, error) {
 	c := &content{}
 	var raw io.Reader
@@ -101,7 +99,7 @@ func (w *Workload) reader() (*content, error) {
 	return c, nil
 }
 
-// unpack tells by its first bytes whether raw is compressed.
+// detectCompression detects compression by the first bytes of raw.
 func (c *content) unpack(raw io.Reader) error {
 	c.Reader = bufio.NewReaderSize(raw, readBuffer)
 	magic, err := c.Peek(4)
@@ -132,7 +130,7 @@ func (c *content) unpack(raw io.Reader) error {
 		return fmt.Errorf("unpack: %w", err)
 	}
 	if string(mark) == "\ufeff" {
-		_, _ = c.Discard(len(mark)) // it was there when peeked at
+		_, _ = c.Discard(len(mark)) // it was there in Peek
 	}
 	return nil
 }

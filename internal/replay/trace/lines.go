@@ -7,16 +7,15 @@ import (
 	"io"
 )
 
-// lines reads a text line by line.
+// lineReader reads a text line by line.
 type lines struct {
 	from   *bufio.Reader
-	number int    // of the line read last, from 1
-	long   []byte // a line that is longer than the reader's buffer
+	number int    // of the last line, from 1
+	long   []byte // a line longer than the reader's buffer
 }
 
-// next returns the next line that is not blank, without its end; it is good until
-// the next call. A line longer than maxLine is refused when so much of it has been
-// read.
+// nextLine returns the next line which is not blank, without its end; it is valid until the next call. It
+// refuses a line once more than maxLine bytes of it have been read.
 func (l *lines) next() ([]byte, error) {
 	for {
 		l.number++
@@ -36,7 +35,7 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-// rest gathers a line of which begin is the beginning.
+// readLongLine reads the rest of a line after begin.
 func (l *lines) rest(begin []byte) ([]byte, error) {
 	l.long = append(l.long[:0], begin...)
 	for {

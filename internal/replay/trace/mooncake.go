@@ -12,8 +12,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// newMooncake reads rows of the Mooncake traces and what the format has beside
-// them.
+// newMooncakeDecoder reads rows of the Mooncake traces with the format's additional fields.
 func newMooncake(from *bufio.Reader, opts *Options) *rows {
 	d := newRows(from, Mooncake, opts)
 	if d.blockSize == 0 {
@@ -24,7 +23,7 @@ func newMooncake(from *bufio.Reader, opts *Options) *rows {
 	return d
 }
 
-// mooncakeField reads the value of one field.
+// readMooncakeField reads the value of one field.
 func (d *rows) mooncakeField(key string) error {
 	switch key {
 	case "timestamp":
@@ -61,7 +60,7 @@ func (d *rows) mooncakeField(key string) error {
 	return d.routingField(key)
 }
 
-// promptField reads a field that says what the prompt is.
+// readPromptField reads a field with the prompt's content.
 func (d *rows) promptField(key string) error {
 	r := d.r
 	switch key {
@@ -109,7 +108,7 @@ func (d *rows) tokenIDs() error {
 	return nil
 }
 
-// routingField reads a field that says for whom a request is, when and with whom.
+// readRoutingField reads a field about the session, the times or the destination of a request.
 func (d *rows) routingField(key string) error {
 	r, row := d.r, &d.row
 	switch key {
@@ -146,7 +145,7 @@ func (d *rows) routingField(key string) error {
 	return d.unknown()
 }
 
-// rawArray keeps the text of an array that must have elements.
+// readRawArray keeps the text of a non-empty array.
 func (d *rows) rawArray(dst *[]byte) (err error) {
 	if *dst, err = d.array("an array of objects"); err != nil {
 		return err
@@ -159,7 +158,7 @@ func (d *rows) rawArray(dst *[]byte) (err error) {
 	return nil
 }
 
-// elements counts the elements of an array, which are to be objects.
+// countObjects counts the elements of an array of objects.
 func elements(array []byte) (n int, err error) {
 	json, err := strictjson.NewReader(array)
 	if err != nil {
@@ -180,7 +179,7 @@ func (d *rows) rawObject(dst *[]byte) (err error) {
 	return err
 }
 
-// checkMooncake holds the fields of a row against one another.
+// checkMooncake checks the fields of a row against one another.
 func (d *rows) checkMooncake() error {
 	r, row := d.r, &d.row
 	switch {
@@ -208,7 +207,7 @@ func (d *rows) checkMooncake() error {
 	return nil
 }
 
-// kinds of media, by the field that lists them.
+// mediaKindOf returns the kind of media in a field.
 func kindOf(field string) string {
 	switch field {
 	case "images":
@@ -219,7 +218,7 @@ func kindOf(field string) string {
 	return "video"
 }
 
-// mediaField reads a list of media: objects, or only their addresses.
+// readMediaField reads a list of media: objects, or only their URLs.
 func (d *rows) mediaField(field string) error {
 	return d.json.Array("an array", func(int) error {
 		if len(d.media) == maxMedia {
@@ -245,7 +244,7 @@ func (d *rows) mediaField(field string) error {
 }
 
 func (d *rows) mediaObject(m *replay.Media) error {
-	const maxPixels = 1 << 20 // of a side
+	const maxPixels = 1 << 20 // per side
 	return d.json.Object(func(key string) error {
 		switch key {
 		case "uuid", "hash":
@@ -266,6 +265,5 @@ func (d *rows) mediaObject(m *replay.Media) error {
 	})
 }
 
-// onlyHere is the id of the i-th image of a row that does not say which it is: it
-// equals no other.
+// uniqueMediaID is the id of the i-th image of a row without ids; it equals no other.
 func onlyHere(line, i int) string { return "line " + strconv.Itoa(line) + " no. " + strconv.Itoa(i+1) }

@@ -1,7 +1,6 @@
 package trace
 
-// recent is a map that forgets: it knows the last keysKept keys that were set, and
-// at most twice as many.
+// recentMap is a bounded map: it keeps the last recentKeys keys which were set, and at most twice as many.
 type recent[V any] struct {
 	young, old map[string]V
 }

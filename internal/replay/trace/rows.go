@@ -14,13 +14,12 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// rows reads a JSON object from each line. The slices that it gives to a request
-// are its own, used again for the next row.
+// jsonRowDecoder reads a JSON object from each line. It owns and reuses the slices of a request.
 type rows struct {
 	lines         lines
 	format        Format
 	ignoreUnknown bool
-	blockSize     int           // of rows that do not say it
+	blockSize     int           // of rows without one
 	unit          time.Duration // of timestamp
 	define        func(key string) error
 	check         func() error
@@ -28,27 +27,27 @@ type rows struct {
 
 	json   *strictjson.Reader
 	r      *replay.Request
-	row    row // what the line says
+	row    row // the fields of the line
 	blocks []int64
 	tokens []kv.Token
 	media  []replay.Media
 
-	turns recent[int]    // of sessions
-	roots recent[string] // the first of the requests that each one follows
+	turns recent[int]    // by session
+	roots recent[string] // the first request of each conversation
 }
 
-// row is what a line says beside what a request has a field for.
+// rowFields has what a line says in addition to the fields of a request.
 type row struct {
-	content   string // the field that says what the prompt is; "" if none did yet
-	time      bool   // there is a timestamp
+	content   string // the field with the prompt's content; "" if none so far
+	time      bool   // has a timestamp
 	delay     bool
 	output    bool
 	hashes    bool
-	blockSize int // 0 if not said
+	blockSize int // 0 if missing
 	adapter   bool
-	turn      int // -1 if not said
+	turn      int // -1 if missing
 	id        string
-	parent    string // "" if not said
+	parent    string // "" if missing
 }
 
 func newRows(from *bufio.Reader, format Format, opts *Options) *rows {
@@ -79,7 +78,7 @@ func (d *rows) next(r *replay.Request) error {
 	}
 }
 
-// read makes a request of one line.
+// readLine makes a request of one line.
 func (d *rows) read(line []byte, r *replay.Request) (err error) {
 	*r = replay.Request{Line: d.lines.number, At: unknown}
 	d.r, d.row = r, row{turn: -1}
@@ -105,7 +104,7 @@ func (d *rows) read(line []byte, r *replay.Request) (err error) {
 	return d.checkBlocks()
 }
 
-// unknown is a field that the format does not have.
+// skipUnknown handles a field which the format does not have.
 func (d *rows) unknown() error {
 	if d.ignoreUnknown {
 		return d.json.Skip()
@@ -113,7 +112,7 @@ func (d *rows) unknown() error {
 	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clip(d.json.Param()), d.format)
 }
 
-// number returns the text of the number that is next.
+// readNumberText returns the text of the next number.
 func (d *rows) number() (string, error) {
 	if d.json.Kind() != strictjson.NumberKind {
 		return "", d.json.Expected("a number")
@@ -144,10 +143,10 @@ func (d *rows) count(dst *int, limit int) error {
 	return nil
 }
 
-// about says which field err is about.
+// fieldError adds the name of the field to err.
 func (d *rows) about(err error) error { return fmt.Errorf("'%s' %w", d.json.Param(), err) }
 
-// name reads a string that names something.
+// readName reads a string which names something.
 func (d *rows) name(dst *string) error {
 	if err := d.json.Text(dst); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (d *rows) name(dst *string) error {
 	return nil
 }
 
-// id reads a name that may be an integer too.
+// readID reads a name which may also be an integer.
 func (d *rows) id(dst *string) error {
 	switch d.json.Kind() {
 	case strictjson.StringKind:
@@ -171,7 +170,7 @@ func (d *rows) id(dst *string) error {
 	return d.json.Expected("a string or an integer")
 }
 
-// prompt notes that the field being read says what the prompt is.
+// setPromptField records that the current field has the prompt's content.
 func (d *rows) prompt() error {
 	field := d.json.Param()
 	if d.row.content != "" {
@@ -181,7 +180,7 @@ func (d *rows) prompt() error {
 	return nil
 }
 
-// hashes reads the names of the blocks.
+// readBlockNames reads the names of the blocks.
 func (d *rows) hashes() error {
 	array, err := d.array("an array of integers")
 	if err != nil {
@@ -195,7 +194,7 @@ func (d *rows) hashes() error {
 	return nil
 }
 
-// array reads an array and returns its text.
+// readArray reads an array and returns its text.
 func (d *rows) array(want string) ([]byte, error) {
 	if d.json.Kind() != strictjson.ArrayKind {
 		return nil, d.json.Expected(want)
@@ -203,7 +202,7 @@ func (d *rows) array(want string) ([]byte, error) {
 	return d.json.Raw()
 }
 
-// object reads an object and returns its text.
+// readObject reads an object and returns its text.
 func (d *rows) object() ([]byte, error) {
 	if d.json.Kind() != strictjson.ObjectKind {
 		return nil, d.json.Expected("an object")
@@ -211,7 +210,7 @@ func (d *rows) object() ([]byte, error) {
 	return d.json.Raw()
 }
 
-// checkBlocks holds hash_ids against the length of the prompt.
+// checkBlocks checks hash_ids against the length of the prompt.
 func (d *rows) checkBlocks() error {
 	if !d.row.hashes {
 		if d.row.blockSize > 0 {
@@ -224,7 +223,7 @@ func (d *rows) checkBlocks() error {
 		size = d.blockSize
 	}
 	want := (d.r.Input + size - 1) / size
-	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // the last one, which is not full, has no name
+	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // a partial last block has no name
 	if len(d.blocks) != want && !short {
 		return fmt.Errorf("'hash_ids' has %d ids, and an 'input_length' of %d in blocks of %d tokens needs %d; if the blocks have another size, say so", len(d.blocks), d.r.Input, size, want)
 	}
@@ -234,8 +233,8 @@ func (d *rows) checkBlocks() error {
 	return nil
 }
 
-// follow names the session of a row that says which one it follows, and holds that
-// the turns of a session come in order.
+// assignSession sets the session of a row which follows another, and checks that the turns of a session are
+// in order.
 func (d *rows) follow() error {
 	r, row := d.r, &d.row
 	if row.id != "" || row.parent != "" {
@@ -260,8 +259,8 @@ func (d *rows) follow() error {
 	return nil
 }
 
-// root returns the first of the requests that lead to the row. If that is not in
-// the file, or too far back, it is the first one known of.
+// conversationRoot returns the first request of the row's conversation. If that is not in the file, or too
+// far back, it is the earliest known one.
 func (d *rows) root() string {
 	root := d.row.id
 	if d.row.parent != "" {
@@ -276,5 +275,5 @@ func (d *rows) root() string {
 	return root
 }
 
-// quote names fields in a message.
+// quoteNames quotes field names for a message.
 func quote(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }

@@ -11,28 +11,27 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// maxTurns bounds the turns of a conversation: the prompt of each is the whole
-// conversation before it.
+// maxTurns bounds the turns of a conversation: the prompt of each is the whole conversation before it.
 const maxTurns = 1 << 14
 
-// conversations reads the ShareGPT files. Each answer in a conversation is
-// a request, whose prompt is the conversation before it, and those of
-// a conversation are a session; no time is known. It keeps one conversation.
+// shareGPTDecoder reads the ShareGPT files. Each assistant turn is the response of a request whose prompt is
+// the conversation before it; the requests of a conversation are a session without times. It keeps one
+// conversation in memory.
 type conversations struct {
 	stream  stream
 	skipped int
 
 	session  string
-	line     int // that the conversation begins on
+	line     int // first line of the conversation
 	turns    []turn
-	at       int    // the turn to look at next
-	given    bool   // it is an answer whose request was given
-	asked    bool   // there is something to answer
+	at       int    // index of the next turn
+	given    bool   // it is a response whose request was returned
+	asked    bool   // there is a user turn
 	messages []byte // the conversation before that turn, as a JSON array without its end
 	number   int    // of conversations so far
 }
 
-// turn is one message.
+// chatTurn is one message.
 type turn struct {
 	role, text string
 }
@@ -60,7 +59,7 @@ func (d *conversations) next(r *replay.Request) error {
 	}
 }
 
-// answer reports whether the next turn is an answer that makes a request.
+// isAnswer reports whether the next turn is a response which makes a request.
 func (d *conversations) answer() bool {
 	t := &d.turns[d.at]
 	switch {
@@ -73,8 +72,8 @@ func (d *conversations) answer() bool {
 	return true
 }
 
-// give makes the request that the next turn answers. The end of its messages is
-// overwritten by that turn when the next request is asked for.
+// makeRequest makes the request whose response is the next turn. That turn overwrites the end of its messages
+// when the next request is read.
 func (d *conversations) give(r *replay.Request) {
 	d.messages = append(d.messages, ']')
 	*r = replay.Request{
@@ -89,9 +88,8 @@ func (d *conversations) give(r *replay.Request) {
 	d.given = true
 }
 
-// say puts the next turn behind the messages. Answers at the beginning, whose
-// question the file does not have, are left out: a model was never asked to go on
-// from there.
+// appendTurn appends the next turn to the messages. Leading assistant turns, whose question is missing, are
+// dropped: no model was asked to continue from them.
 func (d *conversations) say() {
 	t := &d.turns[d.at]
 	d.given = false
@@ -111,7 +109,7 @@ func (d *conversations) say() {
 	d.messages = append(d.messages, '}')
 }
 
-// read reads the next conversation.
+// readConversation reads the next conversation.
 func (d *conversations) read() error {
 	clear(d.turns)
 	d.turns, d.messages = d.turns[:0], d.messages[:0]
@@ -129,7 +127,7 @@ func (d *conversations) read() error {
 	there := false
 	err = json.Object(func(key string) error {
 		if key != "conversations" {
-			return json.Skip() // the family of formats has no list of what else there is
+			return json.Skip() // variants of the format have other, undocumented keys
 		}
 		there = true
 		return json.Array("an array of turns", func(int) error { return d.readTurn(json) })
@@ -170,7 +168,7 @@ func (d *conversations) readTurn(json *strictjson.Reader) error {
 	return nil
 }
 
-// readRole reads who says something, as the Chat Completions API names it.
+// readRole reads the speaker, as a role of the Chat Completions API.
 func readRole(json *strictjson.Reader) (string, error) {
 	who, err := json.String()
 	if err != nil {

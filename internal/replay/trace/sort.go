@@ -10,10 +10,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// sorter puts rows in the order of their times, those of equal times in the order
-// of the file. It holds rows until they are limit bytes and then gives the
-// earliest: rows farther from their place than that come out of order, which the
-// clock refuses.
+// sorter sorts rows by time, equal times in file order. It buffers limit bytes of rows and then returns the
+// earliest: a row displaced by more than that comes out of order, which the clock refuses.
 type sorter struct {
 	rows  decoder
 	limit int
@@ -21,12 +19,11 @@ type sorter struct {
 	held  held
 	bytes int
 	ended bool
-	seq   int // of the next row; held rows have theirs as Index
+	seq   int // of the next row; buffered rows have it as Index
 	clock clock
-	// lastOf is the time of each session's last row, for rows that have none of their
-	// own. It has no more sessions than fit into limit.
+	// lastOf is the time of each session's last row, for rows without a time. Its size is bounded by limit.
 	lastOf map[string]time.Duration
-	names  int // bytes in it
+	names  int // its size in bytes
 }
 
 func (s *sorter) next(r *replay.Request) error {
@@ -46,7 +43,7 @@ func (s *sorter) next(r *replay.Request) error {
 	return nil
 }
 
-// read takes the next row of the file.
+// readRow takes the next row of the file.
 func (s *sorter) read(r *replay.Request) error {
 	if err := s.rows.next(r); err != nil {
 		return err
@@ -55,7 +52,7 @@ func (s *sorter) read(r *replay.Request) error {
 		return err
 	}
 	row := new(replay.Request)
-	row.Set(r) // the decoder owns what r refers to
+	row.Set(r) // the decoder owns the memory of r
 	row.Index = s.seq
 	s.seq++
 	heap.Push(&s.held, row)
@@ -63,9 +60,9 @@ func (s *sorter) read(r *replay.Request) error {
 	return nil
 }
 
-// place gives a row without a time that of the row before it in its session.
+// assignTime gives a row without a time that of the previous row of its session.
 func (s *sorter) place(r *replay.Request) error {
-	const entry = 64 // bytes that a map takes for one, about
+	const entry = 64 // approximate bytes of a map entry
 	last, known := s.lastOf[r.Session]
 	if known {
 		s.clock.last = last
@@ -92,7 +89,7 @@ func (s *sorter) place(r *replay.Request) error {
 	return nil
 }
 
-// sizeOf is about the memory that r takes.
+// requestSize is the approximate memory of r.
 func sizeOf(r *replay.Request) int {
 	n := int(unsafe.Sizeof(*r)) + 8*len(r.Blocks) + 4*len(r.Tokens) +
 		len(r.Text) + len(r.Messages) + len(r.Tools) + len(r.Payload) + len(r.Extra) +
@@ -104,7 +101,7 @@ func sizeOf(r *replay.Request) int {
 	return n
 }
 
-// held is a heap of rows by time, those of equal times by their place in the file.
+// rowHeap is a heap of rows by time, then by position in the file.
 type held []*replay.Request
 
 func (h held) Len() int { return len(h) }

@@ -9,19 +9,19 @@ import (
 	"penstock/internal/replay"
 )
 
-// decoder gives the rows of a file in its order: At is a moment on the file's own
-// clock, or unknown. A row of a request that had no answer is passed over.
+// rowDecoder returns the rows of a file in order: At is a time on the file's own clock, or unknownTime. It
+// skips rows of requests without a response.
 type decoder interface {
-	// next sets all of r but Index. What r refers to is good until the next call.
+	// nextRow sets all of r except Index. The memory of r is valid until the next call.
 	next(r *replay.Request) error
-	// failed is how many rows were passed over.
+	// failedRows is how many rows were skipped.
 	failed() int
 }
 
-// unknown is the time of a row that does not say it.
+// unknownTime is the time of a row without one.
 const unknown time.Duration = -1
 
-// source is a file that is being read.
+// traceSource is a file being read.
 type source struct {
 	name  string
 	file  *content
@@ -29,7 +29,7 @@ type source struct {
 	sort  *sorter // nil if the rows must be in order
 	clock clock
 	index int
-	err   error // what ended it
+	err   error // the final error
 }
 
 func newSource(w *Workload, file *content) *source {
@@ -91,8 +91,7 @@ func (s *source) next(r *replay.Request) error {
 	return nil
 }
 
-// Failed returns how many rows were passed over so far because the request that
-// they tell of had no answer.
+// Failed returns how many rows were skipped so far because their request had no response.
 func (s *source) Failed() int { return s.rows.failed() }
 
 // Close implements [replay.Source].
@@ -103,19 +102,19 @@ func (s *source) Close() error {
 	return s.file.Close()
 }
 
-// clock puts the times of rows on the clock of the workload, which begins with its
-// first request, and holds that they do not go back.
+// rowClock converts the times of rows to the clock of the workload, which starts with its first request, and
+// checks that they do not go back.
 type clock struct {
 	begun bool
 	timed bool          // the first row has a time
 	begin time.Duration // its time
-	last  time.Duration // of the row before
+	last  time.Duration // of the previous row
 	line  int           // of that row
-	reach int           // bytes within which the rows were sorted; 0 if they were not
+	reach int           // bytes of the sort buffer; 0 if rows are not sorted
 }
 
-// follow gives a row without a time in a file that has times the time of the row
-// before: it is a bound only, as its session says when it is sent.
+// inheritTime gives a row without a time in a file with times the time of the previous row. That is only a
+// lower bound, as its session decides when it is sent.
 func (c *clock) follow(r *replay.Request) error {
 	if !c.begun {
 		return nil
@@ -131,7 +130,7 @@ func (c *clock) follow(r *replay.Request) error {
 	return nil
 }
 
-// set sets the time of r, the next request.
+// setTime sets the time of r, the next request.
 func (c *clock) set(r *replay.Request) error {
 	if !c.begun {
 		c.begun, c.timed, c.begin, c.last = true, r.At != unknown, r.At, r.At

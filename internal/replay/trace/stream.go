@@ -7,20 +7,18 @@ import (
 	"io"
 )
 
-// stream cuts a JSON array, or JSON values one after another, into its elements
-// without reading it as a whole. It judges only where each element ends; whoever
-// reads an element judges the rest.
+// elementReader splits a JSON array, or a sequence of JSON values, into its elements without loading it
+// whole. It finds only the end of each element; the element's reader validates the rest.
 type stream struct {
 	from    *bufio.Reader
-	line    int // that is being read
+	line    int // current line
 	begun   bool
 	array   bool // the elements are in brackets
 	ended   bool
 	element []byte
 }
 
-// next returns the next element, an object, and the line that it begins on. It is
-// good until the next call.
+// nextElement returns the next element, an object, and its first line. It is valid until the next call.
 func (s *stream) next() (element []byte, line int, err error) {
 	c, err := s.before()
 	if err != nil {
@@ -34,8 +32,7 @@ func (s *stream) next() (element []byte, line int, err error) {
 	return s.element, line, err
 }
 
-// before steps over what stands before an element and returns its first byte. It
-// returns io.EOF if there is none.
+// skipToElement skips to the next element and returns its first byte. It returns io.EOF if there is none.
 func (s *stream) before() (c byte, err error) {
 	if s.ended {
 		return 0, io.EOF
@@ -72,7 +69,7 @@ func (s *stream) before() (c byte, err error) {
 	return c, err
 }
 
-// end checks that nothing follows the array.
+// checkEnd checks that nothing follows the array.
 func (s *stream) end() error {
 	switch _, err := s.token(); err {
 	case io.EOF:
@@ -85,7 +82,7 @@ func (s *stream) end() error {
 	}
 }
 
-// token returns the next byte that is not space.
+// nextNonSpace returns the next byte which is not space.
 func (s *stream) token() (byte, error) {
 	for {
 		c, err := s.from.ReadByte()
@@ -100,7 +97,7 @@ func (s *stream) token() (byte, error) {
 	}
 }
 
-// object gathers the object whose first byte was read.
+// readObject collects the object whose first byte was read.
 func (s *stream) object() error {
 	s.element = append(s.element[:0], '{')
 	depth, inString, escaped := 1, false, false

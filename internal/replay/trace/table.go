@@ -10,34 +10,34 @@ import (
 	"penstock/internal/replay"
 )
 
-// column is one that a table can have.
+// tableColumn is a column which a table can have.
 type column struct {
 	name string
 	use  use
 }
 
-// use says what a column is to a reader.
+// columnUse says how a reader uses a column.
 type use uint8
 
 const (
 	required use = iota
 	optional
-	ignored // says nothing that a request needs
+	ignored // not needed for a request
 )
 
-// table reads a CSV file by the names in its first row. A row is one line: no
-// format here has line breaks within values.
+// csvTable reads a CSV file by the column names in its first row. A row is one line: no supported format has
+// line breaks within values.
 type table struct {
 	lines         lines
 	format        Format
 	columns       []column
 	ignoreUnknown bool
 
-	at     []int // of each column, its place in a row; -1 if it is not there
+	at     []int // the position of each column in a row; -1 if it is missing
 	width  int   // of the header; 0 before it was read
 	values []string
 
-	read    func(r *replay.Request) error // a row whose values are there
+	read    func(r *replay.Request) error // parses the row in values
 	skipped int
 }
 
@@ -45,7 +45,7 @@ func newTable(from *bufio.Reader, format Format, columns []column, opts *Options
 	return table{lines: lines{from: from}, format: format, columns: columns, ignoreUnknown: opts.IgnoreUnknown}
 }
 
-// next reads the next row of a request that had an answer.
+// nextRow reads the next row of a request with a response.
 func (t *table) next(r *replay.Request) error {
 	for {
 		if err := t.split(); err != nil {
@@ -64,7 +64,7 @@ func (t *table) next(r *replay.Request) error {
 
 func (t *table) failed() int { return t.skipped }
 
-// split reads the next row, whose values value returns.
+// splitNext reads the next row into values.
 func (t *table) split() error {
 	if t.width == 0 {
 		if err := t.header(); err != nil {
@@ -86,7 +86,7 @@ func (t *table) split() error {
 
 func (t *table) fail(err error) error { return fail(t.lines.number, err) }
 
-// header reads the names of the columns.
+// readHeader reads the names of the columns.
 func (t *table) header() error {
 	line, err := t.lines.next()
 	if err == io.EOF {
@@ -106,7 +106,7 @@ func (t *table) header() error {
 	return nil
 }
 
-// place finds the columns among the names of the header.
+// locateColumns finds the columns among the names of the header.
 func (t *table) place(names []string) error {
 	t.at = make([]int, len(t.columns))
 	known := make([]bool, len(names))
@@ -133,7 +133,7 @@ func (t *table) place(names []string) error {
 	return nil
 }
 
-// indexOf finds a column by its name, whatever the case.
+// indexOf finds a column by its name, ignoring case.
 func indexOf(names []string, name string) int {
 	for i, have := range names {
 		if strings.EqualFold(strings.TrimSpace(have), name) {
@@ -143,7 +143,7 @@ func indexOf(names []string, name string) int {
 	return -1
 }
 
-// value returns the value of a column, an index of columns; "" if there is none.
+// columnValue returns the value of a column, an index of columns; "" if it is missing.
 func (t *table) value(column int) string {
 	if t.at[column] < 0 {
 		return ""
@@ -151,7 +151,7 @@ func (t *table) value(column int) string {
 	return strings.TrimSpace(t.values[t.at[column]])
 }
 
-// count reads a column as a number of things.
+// readCount reads a column as a count.
 func (t *table) count(column, limit int) (int, error) {
 	n, err := parseCount(t.value(column), limit)
 	if err != nil {
@@ -160,13 +160,12 @@ func (t *table) count(column, limit int) (int, error) {
 	return n, nil
 }
 
-// wrong says in which column the fault is.
+// columnError adds the column to an error.
 func (t *table) wrong(column int, err error) error {
 	return t.fail(fmt.Errorf("column %d, '%s', %w", t.at[column]+1, t.columns[column].name, err))
 }
 
-// splitRow appends the values of a line. One in quotation marks may have commas,
-// and marks written twice.
+// splitRow appends the values of a line. A quoted value may have commas, and doubled quotation marks.
 func splitRow(dst []string, line string) ([]string, error) {
 	for {
 		if strings.HasPrefix(line, `"`) {
@@ -189,8 +188,7 @@ func splitRow(dst []string, line string) ([]string, error) {
 	}
 }
 
-// quoted reads a value behind its first quotation mark; rest begins with a comma,
-// or is the end.
+// parseQuoted reads a value after its opening quotation mark; rest starts with a comma or is empty.
 func quoted(line string) (value, rest string, err error) {
 	for from := 0; ; {
 		mark := strings.IndexByte(line[from:], '"')

@@ -1,12 +1,10 @@
-// Command prompts measures what a request costs before it is routed, beside the
-// times of the reference that it reads from the standard input: a conversation
-// through the model's chat template, tokens, and the hashes of its blocks. Cold
-// is a conversation that the tokenizer has not seen; growing is the same with an
-// answer and a question more, which is what a chat sends next. The reference has
-// no hashes to make.
+// Command prompts measures the cost of a request before it is routed, beside the times of the reference on
+// standard input: a conversation through the model's chat template, tokens, and the hashes of its blocks.
+// Cold is a conversation which the tokenizer has not seen; growing is the same with one more response and
+// question, which is a chat's next request. The reference computes no hashes.
 //
-// It checks that the ids are the same, prints a table to the standard error, and
-// results that benchjson reads to the standard output.
+// It checks that the ids are the same, prints a table to standard error, and results for benchjson to
+// standard output.
 package main
 
 import (
@@ -25,14 +23,14 @@ import (
 	"penstock/internal/edge/prep/chat"
 )
 
-// blockSize is that of most engines.
+// blockSize is the block size of most engines.
 const blockSize = 16
 
-// group is a line of prompts_reference.py.
+// referenceGroup is a line of prompts_reference.py.
 type group struct {
 	Size  int
 	Cases []struct {
-		Messages      []prep.Message // the last two are those of the next turn
+		Messages      []prep.Message // the last two belong to the next turn
 		Cold, Growing float64        // seconds of the reference
 		IDs, More     []kv.Token
 	}
@@ -85,7 +83,7 @@ func run(args []string, in io.Reader, out, table io.Writer) error {
 	}
 }
 
-// machine is all that turns a conversation into hashes.
+// promptEncoder turns a conversation into hashes.
 type machine struct {
 	pipe   *prep.Pipeline
 	hasher kv.Hasher
@@ -105,7 +103,7 @@ func newMachine(dir string) (*machine, error) {
 	return &machine{pipe: pipe, hasher: hasher}, nil
 }
 
-// warm encodes what the reference has encoded before.
+// warmCache encodes what the reference has encoded before.
 func (m *machine) warm(text []rune) error {
 	at := len(text) / 2
 	for i := range 40 {
@@ -116,8 +114,7 @@ func (m *machine) warm(text []rune) error {
 	return nil
 }
 
-// prompt returns the microseconds that a conversation takes; its ids and hashes
-// are in m then.
+// timePrompt returns the microseconds for a conversation; its ids and hashes are then in m.
 func (m *machine) prompt(messages []prep.Message) (float64, error) {
 	c := &prep.Chat{Messages: messages, AddGenerationPrompt: true}
 	start := time.Now()
@@ -130,7 +127,7 @@ func (m *machine) prompt(messages []prep.Message) (float64, error) {
 	return float64(time.Since(start).Nanoseconds()) / 1000, nil
 }
 
-// figures are medians in microseconds.
+// promptTimes are medians in microseconds.
 type figures struct {
 	tokens                                 int
 	cold, growing, theirCold, theirGrowing float64

@@ -1,11 +1,10 @@
-// Command tokenizers measures the encoding of a text on one, two and four
-// processors beside what reference.py says of other libraries on the standard
-// input, and prints the nanoseconds for each byte, the ratios and the speed-ups.
+// Command tokenizers measures the encoding of a text on one, two and four processors beside the results of
+// reference.py for other libraries on standard input, and prints the nanoseconds per byte, the ratios and the
+// speed-ups.
 //
-// Cold is the first text that a tokenizer sees. Warm knows the words but none of
-// the text, on one processor, two and four: texts differ by a word in every 256
-// bytes, and are more than are remembered; the others get the same text again and
-// again. Remembered has seen the whole text.
+// Cold is the first text of a tokenizer. Warm knows the words but not the text, on one processor, two and
+// four: texts differ by a word in every 256 bytes, and exceed the cache; the other libraries get the same
+// text repeatedly. Remembered has seen the whole text.
 package main
 
 import (
@@ -34,10 +33,10 @@ func main() {
 	}
 }
 
-// threads are how many processors are measured.
+// threadCounts are the measured numbers of processors.
 var threads = [...]int{1, 2, 4}
 
-// figures are nanoseconds for each byte; 0 is not measured.
+// libraryTimes are nanoseconds per byte; 0 is not measured.
 type figures struct {
 	library    string
 	cold       float64
@@ -134,11 +133,11 @@ func measure(tok *token.Tokenizer, text string, d time.Duration) *figures {
 	return f
 }
 
-// textCount is how many texts of a megabyte are encoded in turn: with their ids
-// they are twice what is remembered of texts.
+// textCount is how many texts of a megabyte are encoded in turn: with their ids they are twice the size of
+// the text cache.
 const textCount = 64
 
-// encode encodes text in the pieces that reference.py makes of it.
+// encodePieces encodes text in the same pieces as reference.py.
 func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
 	for len(text) > 0 {
 		n := 0
@@ -154,8 +153,7 @@ func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
 // pieceSize is in characters.
 const pieceSize = 4096
 
-// marked puts a word in every 256 bytes, another one for each i, so that no part
-// of one text is one of another.
+// markText inserts a word in every 256 bytes, a different one for each i, so that the texts share no part.
 func marked(text string, i int) string {
 	var b strings.Builder
 	mark := " " + string(rune('A'+i%26)) + string(rune('a'+i/26))
@@ -169,8 +167,7 @@ func marked(text string, i int) string {
 	return b.String()
 }
 
-// together returns the nanoseconds for each byte that n goroutines take that
-// encode texts in turn for d.
+// encodeParallel returns the nanoseconds per byte of n goroutines which encode texts in turn for d.
 func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
 	var next, bytes atomic.Int64
 	var wg sync.WaitGroup

@@ -1,12 +1,10 @@
-// Package chat makes the pipeline between text and tokens for one model: the
-// tokenizer of its checkpoint, or the built-in one, and the checkpoint's own chat
-// template, or one that fits the vocabulary if it has none.
+// Package chat makes the pipeline between text and tokens of one model: the tokenizer of its checkpoint or
+// the built-in one, and the checkpoint's own chat template or, if it has none, one which fits the vocabulary.
 //
-// The templates that fit a vocabulary are Go code. They hand markup and what clients wrote to the
-// tokenizer as separate segments, so that the text of a message can never act as
-// a special token. A conversation renders to a prefix of what the same
-// conversation with more turns renders to, so that the turns share cached blocks.
-// A checkpoint's own template promises neither: see scripted.
+// The templates which fit a vocabulary are Go code. They pass markup and client text to the tokenizer as
+// separate segments, so that the text of a message can never act as a special token. A conversation renders
+// to a prefix of the same conversation with more turns, so that the turns share cached blocks. A checkpoint's
+// own template promises neither: see checkpointTemplate.
 package chat
 
 import (
@@ -17,19 +15,17 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// roles are what the templates know, in the order that errors list them.
+// knownRoles are the roles of the templates, in the order of error messages.
 var roles = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
 
-// turns is a template that writes each message as an opening, the content as it
-// is, what the message calls, and a closing. The generation prompt is the
-// assistant's opening. What there is to call stands at the end of the first
-// message if that is the system's, else in a turn of the system before it. What
-// the assistant thought in earlier turns is left out, as most models' own
-// templates do.
+// turnTemplate is a template which writes each message as an opening, the content, the tool calls and a
+// closing. The generation prompt is the assistant's opening. Tools are listed at the end of the first message
+// if it is the system's, otherwise in a system turn before it. The reasoning of earlier turns is left out, as
+// in most models' own templates.
 type turns struct {
 	begin string // before the first message
 	open  func(dst []prep.Segment, role string) []prep.Segment
-	// show is what stands for an object of each kind of media; a kind that is not there cannot be shown.
+	// mediaMarkup stands for a media object of each kind; a missing kind cannot be shown.
 	show  map[string][]prep.Segment
 	close []prep.Segment
 }
@@ -75,8 +71,8 @@ func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error)
 	return dst, nil
 }
 
-// content appends what a message says and shows. Texts stand on lines of their own, as those of
-// messages that show nothing else do.
+// appendContent appends the texts and media of a message. Texts are on lines of their own, as in messages
+// without media.
 func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	if len(m.Parts) == 0 {
 		if m.Content != "" {
@@ -106,7 +102,7 @@ func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, er
 	return dst, nil
 }
 
-// canonical maps the roles that are two names of one thing.
+// canonicalRole maps role synonyms to one name.
 func canonical(role string) string {
 	switch role {
 	case "developer":
@@ -117,7 +113,7 @@ func canonical(role string) string {
 	return role
 }
 
-// check refuses what the templates that are Go code cannot render.
+// checkChat refuses what the templates in Go cannot render.
 func check(c *prep.Chat) error {
 	if err := checkFlags(c); err != nil {
 		return err

@@ -19,20 +19,17 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which
-// converts to it.
+// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which converts to it.
 type Ref struct {
 	Kind   string // "builtin" or "dir"
 	Dir    string // the checkpoint's directory, for "dir"
-	Digest string // what the pipeline's digest must be; "" if it may be any
+	Digest string // the expected digest of the pipeline; "" for any
 }
 
-// Open makes the pipeline that ref describes. From a directory it reads
-// tokenizer.json and, where they exist, tokenizer_config.json,
-// chat_template.jinja and the template beside it for requests with tools, else
-// chat_template.json; and the configurations of the model and of what makes its media ready. The error is a *fault.Error: NotFound if there is no
-// tokenizer, Conflict if the digest is another one, Unimplemented or Invalid if
-// the files cannot be used.
+// Open makes the pipeline described by ref. From a directory it reads tokenizer.json and, where they exist,
+// tokenizer_config.json, chat_template.jinja and the tool template beside it, else chat_template.json, and
+// the configurations of the model and its media processors. The error is a *fault.Error: NotFound without a
+// tokenizer, Conflict for another digest, Unimplemented or Invalid for unusable files.
 func Open(ref Ref) (*prep.Pipeline, error) {
 	var p *prep.Pipeline
 	var err error
@@ -64,11 +61,11 @@ func openBuiltin() (*prep.Pipeline, error) {
 	d.add(configFile, config)
 	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
 	setTemplate(p)
-	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.BuiltinFor(as, t) }) // NoFamily has the error
+	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.BuiltinFor(as, t) }) // NoFamilyReason has the error
 	return p, nil
 }
 
-// vocabulary is what a family asks of a tokenizer.
+// familyEncoder adapts a tokenizer to family.Encoder.
 type vocabulary struct{ prep.Tokenizer }
 
 // Tokens implements family.Encoder.
@@ -76,7 +73,7 @@ func (v vocabulary) Tokens(text string) []kv.Token {
 	return v.Encode(nil, text, prep.EncodeOptions{})
 }
 
-// The files that say how a model shows media.
+// The files which say how a model shows media.
 const (
 	modelFile     = "config.json"
 	imageFile     = "preprocessor_config.json"
@@ -84,8 +81,8 @@ const (
 	videoFile     = "video_preprocessor_config.json"
 )
 
-// openFamily sets the family of the model in dir. The files count for the digest of those models
-// only that have one: they say what a prompt is.
+// openFamily sets the family of the model in dir. The files enter the digest only for models with a family,
+// since they then determine the prompt.
 func openFamily(p *prep.Pipeline, d digest, dir string) error {
 	var files family.Files
 	all := []struct {
@@ -102,7 +99,7 @@ func openFamily(p *prep.Pipeline, d digest, dir string) error {
 		return family.OpenFor(files, as, vocabulary{p.Tokenizer})
 	}
 	if err := p.OpenFamily(open); err != nil {
-		return nil // a model that shows no media, or in a way that is not known, is served for all that
+		return nil // a model without media, or with an unknown way to show them, is served as text
 	}
 	for _, file := range all {
 		if *file.dst != nil {
@@ -112,13 +109,13 @@ func openFamily(p *prep.Pipeline, d digest, dir string) error {
 	return nil
 }
 
-// The files of a checkpoint that matter here.
+// The files of a checkpoint which are read.
 const (
 	tokenizerFile         = "tokenizer.json"
 	configFile            = "tokenizer_config.json"
 	templateFile          = "chat_template.jinja"
 	toolUseFile           = "additional_chat_templates/tool_use.jinja"
-	processorTemplateFile = "chat_template.json" // of models that see, before templateFile was the place
+	processorTemplateFile = "chat_template.json" // of vision models older than templateFile
 )
 
 func openDir(dir string) (*prep.Pipeline, error) {
@@ -185,16 +182,15 @@ func processorTemplate(d digest, dir string) ([]byte, error) {
 	return []byte(file.Template), nil
 }
 
-// setOwnTemplate takes the checkpoint's own template, or one that is Go code if
-// it has none. One that cannot be run is not replaced by another: a model that
-// sees other prompts than it was trained on answers worse, and nobody knows why.
+// setOwnTemplate sets the checkpoint's own template, or one in Go if it has none. A template which cannot run
+// is not replaced: a model which sees other prompts than in training silently answers worse.
 func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
 	sources, from, err := c.sources(file, toolUse)
 	if err == nil && sources == nil {
 		setTemplate(p)
 		return
 	}
-	// How a model ends turns and writes calls is in its template, whoever runs it.
+	// The template shows how a model ends turns and writes calls, even if an engine runs it.
 	p.TemplateText = sources["default"] + sources["tool_use"]
 	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
 	var t *scripted
@@ -212,7 +208,7 @@ func reopen(dir string, err error) error {
 	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
 }
 
-// setTemplate chooses among the templates that are Go code by the vocabulary.
+// chooseTemplate chooses among the templates in Go by the vocabulary.
 func setTemplate(p *prep.Pipeline) {
 	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
 		p.Template, p.TemplateName, p.ToolFormat = builtin(), "builtin", toolFormat
@@ -229,7 +225,7 @@ func setTemplate(p *prep.Pipeline) {
 
 func hasAll(t prep.Tokenizer, names []string) bool { return len(ids(t, names...)) == len(names) }
 
-// ids returns the special tokens of t among names.
+// specialTokenIDs returns the ids of the special tokens of t among names.
 func ids(t prep.Tokenizer, names ...string) []kv.Token {
 	var found []kv.Token
 	for _, name := range names {
@@ -240,8 +236,8 @@ func ids(t prep.Tokenizer, names ...string) []kv.Token {
 	return found
 }
 
-// digest is SHA-256 over files, each as its name and contents with their lengths
-// as little-endian u64 before them.
+// fileDigest is a SHA-256 over files, each as its name and contents with their lengths as little-endian u64
+// before them.
 type digest struct{ h hash.Hash }
 
 func newDigest() digest { return digest{sha256.New()} }
@@ -255,10 +251,10 @@ func (d digest) add(name string, contents []byte) {
 	}
 }
 
-// maxFile bounds what is read into memory: ten times the largest tokenizers.
+// maxFile bounds the size of a file: ten times the largest tokenizers.
 const maxFile = 256 << 20
 
-// read returns and digests the contents of a file, nil if it does not exist.
+// readAndAdd returns and digests the contents of a file, nil if it does not exist.
 func (d digest) read(dir, name string) ([]byte, error) {
 	contents, err := readFile(dir, name)
 	if contents != nil {
@@ -270,7 +266,7 @@ func (d digest) read(dir, name string) ([]byte, error) {
 // readFile returns the contents of a file, nil if it does not exist.
 func readFile(dir, name string) ([]byte, error) {
 	path := filepath.Join(dir, name)
-	// Opening a named pipe would wait for somebody to write to it.
+	// Opening a named pipe would wait for a writer.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, fault.New(fault.Invalid, "open tokenizer %s: not a regular file but of type %s", path, info.Mode().Type())

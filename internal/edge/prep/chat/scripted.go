@@ -15,16 +15,14 @@ import (
 	"penstock/internal/edge/prep/jinja"
 )
 
-// scripted is a checkpoint's own template. As with the reference, the prompt is
-// one text whose special tokens are recognised wherever they stand, so a client
-// that spells one in a message makes one: only the templates that are Go code
-// keep the two apart.
+// checkpointTemplate is a checkpoint's own template. As with the reference, the prompt is one text whose
+// special tokens are recognised anywhere, so a client which spells one in a message makes one: only the
+// templates in Go keep the two apart.
 //
-// The variables are those that apply_chat_template of Python's transformers
-// gives, with the steps before that servers take: arguments of tool calls that are
-// JSON in a text become the object, and what a developer says is shown to a template
-// that does not know the role as the system's. The keys of a message come in one order,
-// whatever the client's was.
+// The variables are the same as in apply_chat_template in Python's transformers, after the steps which
+// servers take before it: tool-call arguments which are JSON in a text become the object, and a developer
+// message becomes a system message for a template which does not know the role. The keys of a message come in
+// one fixed order, whatever the client's was.
 type scripted struct {
 	plain *script
 	tools *script // for requests with tools
@@ -32,11 +30,11 @@ type scripted struct {
 	now   func() time.Time
 }
 
-// script is one template of a checkpoint.
+// compiledTemplate is one template of a checkpoint.
 type script struct {
 	*jinja.Template
-	developer bool // it knows messages of the role developer
-	// lists are by the rule: they report whether it is handed the content of messages as lists.
+	developer bool // it knows the role developer
+	// wantsLists report, by rule, whether the template gets message content as lists.
 	lists [len(contentRules)]func() bool
 }
 
@@ -52,14 +50,14 @@ func compile(source string) (*script, error) {
 	return s, nil
 }
 
-// tokenizerConfig is what a template needs of tokenizer_config.json.
+// tokenizerConfig has the fields of tokenizer_config.json which a template needs.
 type tokenizerConfig struct {
 	Template json.RawMessage `json:"chat_template"`
 	named    map[string]string
 }
 
-// namedTokens are the special tokens that every tokenizer may have. Templates know
-// them by these names, and others by names that a configuration gives them.
+// namedTokens are the special tokens of every tokenizer. Templates know them by these names, and others by
+// the names in a configuration.
 var namedTokens = [...]string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
 func parseConfig(config []byte) (c tokenizerConfig, err error) {
@@ -94,8 +92,8 @@ func parseConfig(config []byte) (c tokenizerConfig, err error) {
 	return c, nil
 }
 
-// tokenText reads a token that is a text, or an object with the text in it, which
-// must say what it is unless the name of the field does.
+// tokenText reads a token which is a text, or an object with the text in it. The object must state its type
+// unless the field name does.
 func tokenText(raw json.RawMessage, standard bool) (text string, ok bool) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", false
@@ -113,13 +111,13 @@ func tokenText(raw json.RawMessage, standard bool) (text string, ok bool) {
 	return *long.Content, true
 }
 
-// none reports whether the configuration has no template.
+// hasNoTemplate reports whether the configuration has no template.
 func (c tokenizerConfig) none() bool {
 	return len(c.Template) == 0 || string(c.Template) == "null" || string(c.Template) == `""`
 }
 
-// sources returns the templates of a checkpoint by name, and the file they are
-// in; those in files of their own hide those of configFile.
+// templateSources returns the templates of a checkpoint by name, and the file which has them; template files
+// take precedence over configFile.
 func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]string, from string, err error) {
 	if len(file) > 0 {
 		sources = map[string]string{"default": string(file)}
@@ -152,7 +150,7 @@ func (c tokenizerConfig) sources(file, toolUse []byte) (sources map[string]strin
 	return sources, configFile, nil
 }
 
-// newScripted compiles the templates of a checkpoint.
+// newCheckpointTemplate compiles the templates of a checkpoint.
 func newScripted(sources, named map[string]string) (*scripted, error) {
 	t := &scripted{named: named, now: time.Now}
 	var err error
@@ -168,8 +166,8 @@ func newScripted(sources, named map[string]string) (*scripted, error) {
 	return t, nil
 }
 
-// continueTag marks the end of a message that is left open, as the reference
-// does: a template may strip the space at its end.
+// continueTag marks the end of a message which is left open, as the reference does: a template may strip the
+// space at its end.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // Render implements prep.Template.
@@ -190,7 +188,7 @@ func (t *scripted) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, err
 	return t.render(dst, c, script, messages)
 }
 
-// script returns the template that renders a conversation.
+// templateFor returns the template which renders a conversation.
 func (t *scripted) script(c *prep.Chat) *script {
 	if len(c.Tools) > 0 {
 		return t.tools
@@ -198,11 +196,11 @@ func (t *scripted) script(c *prep.Chat) *script {
 	return t.plain
 }
 
-// shaper returns the form in which a template sees the content of a message of a role. Content is nil, and
-// nil is returned, if there is none.
+// contentShaper returns the form in which a template sees the content of a message of a role. Without content
+// it gets and returns nil.
 type shaper func(role string, content any) any
 
-// dictionaries returns what a template sees of the messages.
+// messageDicts returns the messages as a template sees them.
 func dictionaries(c *prep.Chat, shape shaper) ([]*jinja.Dict, error) {
 	messages := make([]*jinja.Dict, len(c.Messages))
 	for i := range c.Messages {
@@ -219,7 +217,7 @@ func refuseMessage(i int, err error) error {
 	return fault.Param(fmt.Sprintf("messages[%d]", i), "messages[%d]: %v", i, err)
 }
 
-// render renders messages, which it may change, with the rest of a conversation.
+// renderMessages renders messages, which it may change, with the rest of a conversation.
 func (t *scripted) render(dst []prep.Segment, c *prep.Chat, script *script, messages []*jinja.Dict) ([]prep.Segment, error) {
 	final := ""
 	if c.ContinueFinal {
@@ -249,10 +247,10 @@ func (t *scripted) render(dst []prep.Segment, c *prep.Chat, script *script, mess
 	return append(dst, prep.Segment{Text: text, Special: true}), nil
 }
 
-// pythonSpace is what Python strips from a text.
+// isPythonSpace reports whether Python's strip removes r.
 func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-// variables are what the reference gives a template.
+// templateVariables are the variables which the reference passes to a template.
 func (t *scripted) variables(c *prep.Chat, messages []*jinja.Dict) (*jinja.Dict, error) {
 	vars := jinja.NewDict()
 	items := make([]any, len(messages))
@@ -276,14 +274,13 @@ func (t *scripted) variables(c *prep.Chat, messages []*jinja.Dict) (*jinja.Dict,
 	return vars, setArgs(vars, c.Args)
 }
 
-// reserved are the variables that a request sets by fields of their own.
+// reservedVariables are set by fields of the request.
 var reserved = [...]string{"messages", "tools", "documents", "add_generation_prompt"}
 
-// argsField is where clients put args, as vLLM names it.
+// argsField is the request field of args, as vLLM names it.
 const argsField = "chat_template_kwargs"
 
-// setArgs adds the variables in args, which may take the place of special tokens
-// but not of what the request says elsewhere.
+// setArgs adds the variables in args, which may replace special tokens but no other fields of the request.
 func setArgs(vars *jinja.Dict, args []byte) error {
 	if len(args) == 0 {
 		return nil
@@ -305,8 +302,8 @@ func setArgs(vars *jinja.Dict, args []byte) error {
 	return nil
 }
 
-// message returns what a template sees of m: only what is there, and what the
-// assistant thought under both names that templates read it by.
+// messageDict returns m as a template sees it: only the fields which are set, and the reasoning under both
+// names which templates use.
 func message(m *prep.Message, shape shaper) (*jinja.Dict, error) {
 	d := jinja.NewDict()
 	if m.Reasoning != "" {
@@ -343,8 +340,7 @@ func message(m *prep.Message, shape shaper) (*jinja.Dict, error) {
 	return d, nil
 }
 
-// leaveOpen marks the end of a message's content, or of its last part that is
-// text, and returns that text.
+// markContinuation marks the end of a message's content, or of its last text part, and returns that text.
 func leaveOpen(m *jinja.Dict) (final string, err error) {
 	content, _ := m.Get("content")
 	if text, ok := content.(string); ok {
@@ -368,9 +364,8 @@ func leaveOpen(m *jinja.Dict) (final string, err error) {
 	return "", errors.New("it has no text that could be continued")
 }
 
-// openArguments replaces arguments that are JSON in a text, as clients send them,
-// by the object, and none by an empty one: templates are written for that, and
-// encode it themselves.
+// parseArguments replaces tool-call arguments which are JSON in a text, as clients send them, by the object,
+// and missing ones by an empty object: templates expect objects and encode them themselves.
 func openArguments(calls any) {
 	for _, call := range jinja.Items(calls) {
 		d, ok := call.(*jinja.Dict)
@@ -399,11 +394,11 @@ func openArguments(calls any) {
 	}
 }
 
-// turnEnds are tokens that families of models end a turn with.
+// turnEndTokens are tokens with which model families end a turn.
 var turnEnds = [...]string{chatMLEnd, turnEnd, "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|return|>", "<|call|>"}
 
-// stops returns what ends a turn in a template: the end-of-sequence token, and
-// the tokens of that meaning that it writes.
+// stopTexts returns the texts which end a turn in a template: the end-of-sequence token, and the turn-end
+// tokens which the template writes.
 func stops(sources, named map[string]string) []string {
 	var found []string
 	if eos := named["eos_token"]; eos != "" {

@@ -2,9 +2,9 @@ package chat
 
 import "penstock/internal/edge/prep"
 
-// builtin is the template of the built-in vocabulary: a token for each role
-// opens a turn and <|end|> closes it, with no other character in between, so
-// that an assistant's turn is exactly what the model generated.
+// builtinTemplate is the template of the built-in vocabulary: a token for each role opens a turn and <|end|>
+// closes it, without other characters in between, so that an assistant's turn is exactly what the model
+// generated.
 func builtin() prep.Template {
 	mark := func(name string) []prep.Segment { return []prep.Segment{{Text: "<|" + name + "|>", Special: true}} }
 	return &turns{
@@ -17,7 +17,7 @@ func builtin() prep.Template {
 	}
 }
 
-// builtinTokens are the special tokens that the template needs.
+// builtinTokens are the special tokens which the template needs.
 func builtinTokens() []string {
 	return []string{textBegin, turnEnd, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"}
 }
@@ -30,8 +30,8 @@ const (
 	chatMLEnd   = "<|im_end|>"
 )
 
-// chatML is the plain form of the template that Qwen and many others build on. Pictures and videos
-// are shown as Qwen's models that see have them.
+// chatMLTemplate is the plain form of the template which Qwen and many others build on. Images and videos are
+// shown as in Qwen's vision models.
 func chatML() prep.Template {
 	vision := func(pad string) []prep.Segment {
 		return []prep.Segment{{Text: "<|vision_start|>" + pad + "<|vision_end|>", Special: true}}

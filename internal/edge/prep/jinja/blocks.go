@@ -2,10 +2,9 @@ package jinja
 
 import "strings"
 
-// A chat template is one file: the environment has no loader, so nothing can be
-// extended, included or imported. As in Jinja2 that is an error when it is run,
-// not when it is compiled. Blocks are what they are in a template that nobody
-// extends: they are run where they stand, and again where self names them.
+// A chat template is one file: the environment has no loader, so nothing can be extended, included or
+// imported. As in Jinja2 that is an error when it is run, not when it is compiled. Blocks behave as in a
+// template which is not extended: they run in place, and again where self names them.
 type (
 	blockStmt struct {
 		line     int
@@ -13,7 +12,7 @@ type (
 		body     []stmt
 		scoped   bool // it sees the names around it, not only the template's own
 		frame    *frame
-		required bool // a template that extends this one must have it; there is none
+		required bool // an extending template must define it; there is none
 	}
 	loadStmt struct {
 		line    int
@@ -44,7 +43,7 @@ func (l *loadStmt) exec(s *state, sc *scope) jump {
 	s.line = l.line
 	undefined(v)
 	if _, isName := v.(string); l.lenient && !isName && !truth(v) {
-		return onward // none of no templates is there
+		return onward // ignoring that no template was found
 	}
 	throw("no loader for this environment specified: a chat template is one file")
 	return onward
@@ -52,7 +51,7 @@ func (l *loadStmt) exec(s *state, sc *scope) jump {
 
 func (b *scopeStmt) exec(s *state, sc *scope) jump { return s.run(b.body, b.frame.scope(sc)) }
 
-// self is the variable of that name: its attributes are the blocks.
+// selfVar is the variable self: its attributes are the blocks.
 type self struct{ blocks map[string]*blockStmt }
 
 func (b *self) attr(name string) (any, bool) {
@@ -120,7 +119,7 @@ func (p *parser) load(t lexeme) stmt {
 	return l
 }
 
-// withContext takes "with context" or "without context".
+// skipContext skips "with context" or "without context".
 func (p *parser) withContext() bool {
 	if c := p.cur(); !c.name("with") && !c.name("without") || !p.look().name("context") {
 		return false
@@ -130,7 +129,7 @@ func (p *parser) withContext() bool {
 	return true
 }
 
-// imported parses the names of a from tag.
+// parseImported parses the names of a from tag.
 func (p *parser) imported() {
 	for n := 0; ; n++ {
 		if n > 0 {
@@ -155,7 +154,7 @@ func (p *parser) imported() {
 	}
 }
 
-// autoescape parses that tag, which may only say that nothing is escaped.
+// parseAutoescape parses that tag, which may only disable escaping.
 func (p *parser) autoescape(t lexeme) stmt {
 	c, ok := p.expr().(constExpr)
 	if !ok || truth(c.value) {

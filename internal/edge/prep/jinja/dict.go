@@ -6,17 +6,16 @@ import (
 	"strconv"
 )
 
-// Dict is a mapping that keeps the order in which its keys came, as Python's
-// does. A key is nil, a bool, a number, a string or a tuple of those; numbers
-// that are equal are one key. It is not safe for concurrent writing.
+// Dict is a mapping which keeps the insertion order of its keys, as Python's does. A key is nil, a bool, a
+// number, a string or a tuple of those; equal numbers are one key. It is not safe for concurrent writing.
 type Dict struct {
-	at   map[any]int // where each key is, once there are many
+	at   map[any]int // index of each key, once there are many
 	keys []any
 	vals []any
 }
 
 const (
-	fewKeys  = 4 // room is made for these at once
+	fewKeys  = 4 // initial capacity
 	manyKeys = 8 // more than most dictionaries have
 )
 
@@ -26,14 +25,13 @@ func NewDict() *Dict { return new(Dict) }
 // Len returns the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
 
-// Set gives key a value; a key that is already there keeps its place. v is what
-// the package comment calls a value.
+// Set sets the value of key; an existing key keeps its place. v is a value as in the package comment.
 func (d *Dict) Set(key string, v any) { d.put(key, v) }
 
 // Get returns the value of key.
 func (d *Dict) Get(key string) (v any, ok bool) { return d.get(key) }
 
-// Each calls f with the keys that are strings, and their values, in order.
+// Each calls f with the string keys and their values, in order.
 func (d *Dict) Each(f func(key string, v any)) {
 	for i, k := range d.keys {
 		if key, ok := k.(string); ok {
@@ -70,7 +68,7 @@ func (d *Dict) get(key any) (any, bool) {
 	return nil, false
 }
 
-// find returns where key is, -1 if it is not there.
+// findKey returns the index of key, -1 if it is missing.
 func (d *Dict) find(key any) int {
 	if name, ok := key.(string); ok && d.at == nil {
 		for i, k := range d.keys {
@@ -95,10 +93,10 @@ func (d *Dict) find(key any) int {
 	return -1
 }
 
-// maxKey bounds the form of a tuple as a key, whose parts can be one another.
+// maxKey bounds the encoded size of a tuple key, whose parts can be nested.
 const maxKey = 1 << 16
 
-// These hold keys that are equal in Python and not in Go in one form.
+// These wrap keys which are equal in Python but not in Go.
 type (
 	noneKey   struct{}
 	bigKey    string
@@ -106,8 +104,8 @@ type (
 	objectKey struct{ v any }
 )
 
-// hashable returns the form of a key that Go's maps compare as Python does. It
-// throws if Python could not hash it.
+// hashableKey returns the form of a key which Go's maps compare as Python does. It throws if the key is not
+// hashable in Python.
 func hashable(key any) any {
 	switch k := key.(type) {
 	case nil:

@@ -144,7 +144,7 @@ func (e *binaryExpr) eval(s *state, sc *scope) any {
 	return s.arith(e.op, a, b)
 }
 
-// arith is Python's arithmetic on numbers and its uses for sequences.
+// applyOperator is Python's arithmetic on numbers and its operators on sequences.
 func (s *state) arith(op string, a, b any) any {
 	s.step()
 	undefined(a)
@@ -193,7 +193,7 @@ func (s *state) arith(op string, a, b any) any {
 	return nil
 }
 
-// times is how often something is repeated.
+// repeatCount is the count of a repetition.
 func times(v any) (int64, bool) {
 	if _, ok := v.(*big.Int); ok {
 		throw("cannot fit 'int' into an index-sized integer")
@@ -201,7 +201,7 @@ func times(v any) (int64, bool) {
 	return integer(v)
 }
 
-// same returns items as the kind of sequence that like is.
+// likeSequence returns items as the same kind of sequence as like.
 func same(like any, items []any) any {
 	if _, ok := like.(*tuple); ok {
 		return &tuple{items}
@@ -235,7 +235,7 @@ func (s *state) repeatItems(items []any, n int64) []any {
 	return out
 }
 
-// numeric computes on two numbers; ok is false if they are not.
+// applyNumeric computes on two numbers; ok is false for other values.
 func (s *state) numeric(op string, a, b any) (v any, ok bool) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok && op == "+" && x < 1<<62 && y < 1<<62 && x > -1<<62 && y > -1<<62 {
@@ -266,7 +266,7 @@ func (s *state) numeric(op string, a, b any) (v any, ok bool) {
 	return floats(op, x, y), true
 }
 
-// integers computes on integers; division rounds down, as Python's does.
+// integerOp computes on integers; division rounds down, as in Python.
 func integers(op string, a, b *big.Int) *big.Int {
 	z := new(big.Int)
 	switch op {
@@ -330,7 +330,7 @@ func floats(op string, x, y float64) float64 {
 	if op == "/" {
 		return x / y
 	}
-	// The rest has the sign of y, and the quotient is that without it.
+	// The remainder has the sign of y, and the quotient is computed without it.
 	m := math.Mod(x, y)
 	whole := (x - m) / y
 	if m == 0 {
@@ -375,7 +375,7 @@ func missing(of any, name string) any {
 	return &undef{hint: "'" + typeName(of) + " object' has no attribute '" + name + "'"}
 }
 
-// maxHint bounds the name in what an error says.
+// maxHint bounds a name in an error.
 const maxHint = 100
 
 func (e *itemExpr) eval(s *state, sc *scope) any {
@@ -386,7 +386,7 @@ func (e *itemExpr) eval(s *state, sc *scope) any {
 	return s.item(of, key)
 }
 
-// item is of[key], or the attribute of that name.
+// getItem is of[key], or the attribute of that name.
 func (s *state) item(of, key any) any {
 	undefined(of)
 	if cut, ok := key.(*slicing); ok {
@@ -415,7 +415,7 @@ func (s *state) item(of, key any) any {
 	return &undef{hint: typeName(of) + " object has no such element"}
 }
 
-// at is the item of a sequence at i, which counts from the end if negative.
+// itemAt is the item of a sequence at i, counted from the end if negative.
 func (s *state) at(of any, i int64) (any, bool) {
 	switch of := of.(type) {
 	case string:
@@ -455,7 +455,7 @@ func (s *state) at(of any, i int64) (any, bool) {
 	return items[i], true
 }
 
-// slicing is the value of start:stop:step.
+// sliceRange is the value of start:stop:step.
 type slicing struct{ parts [3]any }
 
 func (e *sliceExpr) eval(s *state, sc *scope) any {
@@ -468,7 +468,7 @@ func (e *sliceExpr) eval(s *state, sc *scope) any {
 	return cut
 }
 
-// slice cuts a sequence; strings are cut by characters.
+// sliceValue slices a sequence; strings by characters.
 func (s *state) slice(of any, cut *slicing) any {
 	var n int64
 	text, isText := of.(string)
@@ -505,7 +505,7 @@ func (s *state) slice(of any, cut *slicing) any {
 	return same(of, out)
 }
 
-// cutText takes count characters of the n in text, from start by step.
+// sliceText takes count of the n characters in text, from start by step.
 func cutText(text string, start, step, count, n int64) string {
 	if count == 0 {
 		return ""
@@ -521,7 +521,7 @@ func cutText(text string, start, step, count, n int64) string {
 	return string(out)
 }
 
-// resolve returns where a slice of n items starts, its step and how many it has.
+// resolveRange returns the start, the step and the length of a slice of n items.
 func (c *slicing) resolve(n int64) (start, step, count int64, ok bool) {
 	step = 1
 	if c.parts[2] != nil {
@@ -556,7 +556,7 @@ func (c *slicing) resolve(n int64) (start, step, count int64, ok bool) {
 	return start, step, r.len(), true
 }
 
-// args are the arguments of a call.
+// callArgs are the arguments of a call.
 type args struct {
 	pos []any
 	kw  *Dict
@@ -593,8 +593,8 @@ func (a *argList) eval(s *state, sc *scope) *args {
 	return out
 }
 
-// bind matches arguments to parameters as Python does; those not given are
-// absent. A name that ends in "!" is required.
+// bindParams matches arguments to parameters as Python does; missing ones are absentArg. A name which ends in
+// "!" is required.
 func (a *args) bind(names ...string) []any {
 	out := make([]any, len(names))
 	if len(a.pos) > len(names) {
@@ -637,7 +637,7 @@ func listed(names []string, name string) bool {
 	return false
 }
 
-// absent is an argument that was not given.
+// absentArg is an argument which was not given.
 type absent struct{}
 
 func given(v any) bool {
@@ -672,7 +672,7 @@ func (s *state) call(callee any, a *args) any {
 
 func (e *filterExpr) eval(s *state, sc *scope) any { return e.apply(s, sc, e.of.eval(s, sc)) }
 
-// apply runs the filter on v, or on what its own operand makes of v.
+// applyFilter runs the filter on v, or on the result of its own operand for v.
 func (e *filterExpr) apply(s *state, sc *scope, v any) any {
 	if inner, ok := e.of.(*filterExpr); ok && inner.open() {
 		v = inner.apply(s, sc, v)
@@ -686,8 +686,7 @@ func (e *filterExpr) apply(s *state, sc *scope, v any) any {
 	return e.call(s, v, a)
 }
 
-// open reports whether the chain of filters begins with none but the body of a
-// block.
+// isOpenChain reports whether the chain of filters starts with the body of a block.
 func (e *filterExpr) open() bool {
 	for e.of != nil {
 		inner, ok := e.of.(*filterExpr)

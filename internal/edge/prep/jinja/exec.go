@@ -51,7 +51,7 @@ func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	var j jump
 	inner := t.frame.scope(sc)
 	var v any = s.capture(func() { j = s.run(t.body, inner) })
-	if j != onward { // a break or continue leaves the block before its end is reached
+	if j != onward { // a break or continue leaves the block early
 		return j
 	}
 	if t.filter != nil {
@@ -61,7 +61,7 @@ func (t *setBlockStmt) exec(s *state, sc *scope) jump {
 	return j
 }
 
-// assign gives target, which is a name, an attribute or a tuple of such, v.
+// assignTarget assigns v to target, a name, an attribute or a tuple of such.
 func (s *state) assign(target expr, v any, sc *scope) {
 	switch t := target.(type) {
 	case *nameExpr:
@@ -112,7 +112,7 @@ func (f *filterStmt) exec(s *state, sc *scope) jump {
 	return j
 }
 
-// writeText writes what a filter or a call made of a block, which must be a text.
+// writeText writes the result of a filter or a call on a block, which must be a text.
 func (s *state) writeText(v any) {
 	t, ok := v.(string)
 	if !ok {
@@ -141,7 +141,7 @@ func (c *callStmt) exec(s *state, sc *scope) jump {
 	return onward
 }
 
-// macro is a macro and the names around where it was made.
+// macroValue is a macro and the scope in which it was defined.
 type macro struct {
 	name string
 	def  *macroDef
@@ -199,7 +199,7 @@ func (m *macro) call(s *state, a *args) any {
 	return text
 }
 
-// taken reports whether name is a parameter that no positional argument fills.
+// isTakenParam reports whether name is a parameter which no positional argument fills.
 func taken(params []string, positional int, name string) bool {
 	for i, p := range params {
 		if p == name {

@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// filterFunc is a filter: v is what stands before the bar.
+// filterFunc is a filter: v is the value before the bar.
 type filterFunc func(s *state, v any, a *args) any
 
-// filterNamed returns a filter of the built-in set, nil if there is none.
+// lookupFilter returns a filter of the built-in set, nil if there is none.
 func filterNamed(name string) filterFunc {
 	switch name {
 	case "abs":
@@ -242,7 +242,7 @@ func filterNamed(name string) filterFunc {
 	return nil
 }
 
-// or returns v, or what stands for an argument that was not given.
+// orDefault returns v, or otherwise for a missing argument.
 func or(v, otherwise any) any {
 	if given(v) {
 		return v
@@ -250,7 +250,7 @@ func or(v, otherwise any) any {
 	return otherwise
 }
 
-// text returns a string argument.
+// textArg returns a string argument.
 func text(v any) string {
 	t, ok := v.(string)
 	if !ok {
@@ -260,8 +260,8 @@ func text(v any) string {
 	return t
 }
 
-// keyOf returns how to get an attribute ("a.b", a number), in lower case unless
-// sensitive. Otherwise stands for what is not there, unless it is nil or absent.
+// attributeGetter returns a function which gets an attribute ("a.b", a number), in lower case unless
+// sensitive. otherwise replaces a missing one, unless it is nil or absent.
 func (s *state) keyOf(attribute, sensitive, otherwise any) func(v any) any {
 	path := attributePath(or(attribute, nil))
 	otherwise = or(otherwise, nil)
@@ -282,7 +282,7 @@ func (s *state) keyOf(attribute, sensitive, otherwise any) func(v any) any {
 	}
 }
 
-// attributePath cuts the name of an attribute at its points.
+// attributePath splits the name of an attribute at its points.
 func attributePath(attribute any) []any {
 	switch attribute := attribute.(type) {
 	case nil:
@@ -301,7 +301,7 @@ func attributePath(attribute any) []any {
 	return []any{attribute}
 }
 
-// sortKey is keyOf for several attributes with commas between them: a list.
+// sortKeyGetter is attributeGetter for several attributes separated by commas: a list.
 func (s *state) sortKey(attribute, sensitive any) func(v any) any {
 	each := []any{or(attribute, nil)}
 	if t, ok := each[0].(string); ok {
@@ -324,7 +324,7 @@ func (s *state) sortKey(attribute, sensitive any) func(v any) any {
 	}
 }
 
-// lazy walks v, but not before it is asked to.
+// iterateLazily iterates over v, starting at the first call.
 func (s *state) lazy(v any) func() (any, bool) {
 	var next func() (any, bool)
 	return func() (any, bool) {
@@ -335,7 +335,7 @@ func (s *state) lazy(v any) func() (any, bool) {
 	}
 }
 
-// flag is an argument that Python takes for true or false if it is an integer.
+// boolArg is an argument which Python accepts as true or false if it is an integer.
 func flag(v any) bool {
 	n, ok := integer(or(v, false))
 	if !ok {
@@ -344,7 +344,7 @@ func flag(v any) bool {
 	return n != 0
 }
 
-// sorted sorts stably.
+// sortItems sorts stably.
 func (s *state) sorted(items []any, key func(any) any, reverse bool) any {
 	keys := make([]any, len(items))
 	order := make([]int, len(items))
@@ -400,7 +400,7 @@ func groupby(s *state, v any, a *args) any {
 	return out
 }
 
-// reversed is Python's reversed().
+// iterateReversed is Python's reversed().
 func (s *state) reversed(v any) func() (any, bool) {
 	items := s.collect(v)
 	i := len(items)
@@ -467,7 +467,7 @@ func sliced(s *state, v any, a *args) any {
 	})
 }
 
-// floorDiv divides as Python does.
+// floorDivide divides as Python does.
 func floorDiv(a, n int64) (quotient, rest int64) {
 	if quotient, rest = a/n, a%n; rest != 0 && (rest < 0) != (n < 0) {
 		quotient, rest = quotient-1, rest+n
@@ -486,7 +486,7 @@ func changeCase(s *state, how, t string) any {
 	case "capitalize":
 		return capital(t)
 	}
-	// Runs of what may stand before a word, and words, each by themselves.
+	// Runs of characters which may precede a word, and words, separately.
 	var b strings.Builder
 	for t != "" {
 		end := strings.IndexFunc(t, func(r rune) bool { return beforeWord(r) != beforeWord(first(t)) })
@@ -609,9 +609,8 @@ func mapped(s *state, v any, a *args) any {
 	})
 }
 
-// each is a generator over what prepare's function makes of the items of v, and
-// keeps. As in Python nothing is done, or wrong, before it is walked, and nothing
-// at all if v is false.
+// generateMapped is a generator over the results of prepare's function for the items of v. As in Python
+// nothing is computed or checked before it is iterated, and nothing at all if v is false.
 func (s *state) each(v any, prepare func() func(item any) (any, bool)) any {
 	var next func() (any, bool)
 	var f func(item any) (any, bool)
@@ -754,7 +753,7 @@ func round(s *state, v any, a *args) any {
 	return nil
 }
 
-// roundInt rounds to a power of ten below the last digit, halves to even.
+// roundInt rounds to a power of ten, halves to even.
 func roundInt(i *big.Int, precision int64) *big.Int {
 	if precision >= 0 {
 		return i
@@ -882,7 +881,7 @@ func filesize(s *state, v any, a *args) any {
 	}
 	unit := base
 	for i := range prefixes {
-		// Above 10^22 products of thousands are not the nearest numbers.
+		// Above 10^22 products of thousands are not the nearest floats.
 		if unit *= base; base == 1000 {
 			unit = math.Pow10(3 * (i + 2))
 		}

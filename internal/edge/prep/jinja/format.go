@@ -13,7 +13,7 @@ import (
 // maxWidth bounds the width and precision of a formatted value.
 const maxWidth = 10_000
 
-// leadingInt takes a number, 0 if there is none.
+// parseLeadingInt takes a leading number, 0 if there is none.
 func leadingInt(t string) (n int, rest string) {
 	for t != "" && t[0] >= '0' && t[0] <= '9' {
 		if n = n*10 + int(t[0]-'0'); n > maxWidth {
@@ -24,7 +24,7 @@ func leadingInt(t string) (n int, rest string) {
 	return n, t
 }
 
-// formatter is one use of str.format.
+// textFormatter is one call of str.format.
 type formatter struct {
 	s      *state
 	args   *args
@@ -38,8 +38,7 @@ func (s *state) format(t string, a *args) any {
 	return out
 }
 
-// expand replaces the fields in t, and those in their specifications as deep as
-// depth says.
+// expandFields replaces the fields in t, and those in their specifications up to depth.
 func (f *formatter) expand(t string, depth int) string {
 	if depth == 0 {
 		throw("Max string recursion exceeded")
@@ -71,7 +70,7 @@ func (f *formatter) expand(t string, depth int) string {
 	return out.String()
 }
 
-// braced takes what is up to the brace that closes a field.
+// cutBraced takes the text up to the closing brace of a field.
 func braced(t string) (field, rest string) {
 	depth := 1
 	bracket, inSpec := false, false
@@ -97,7 +96,7 @@ func braced(t string) (field, rest string) {
 	return "", ""
 }
 
-// field formats one field: a name, a conversion and a specification.
+// formatField formats one field: a name, a conversion and a specification.
 func (f *formatter) field(field string, depth int) string {
 	end, bracket := 0, false
 	for end < len(field) && (bracket || field[end] != ':' && field[end] != '!') {
@@ -129,7 +128,7 @@ func (f *formatter) field(field string, depth int) string {
 	return f.s.formatSpec(v, f.expand(strings.TrimPrefix(rest, ":"), depth-1))
 }
 
-// conversion is repr, or ascii, of v.
+// convertRepr is the repr, or ascii, of v.
 func (s *state) conversion(v any, verb byte) string {
 	var b strings.Builder
 	s.repr(&b, v, 0)
@@ -153,7 +152,7 @@ func (s *state) conversion(v any, verb byte) string {
 	return out.String()
 }
 
-// value finds what a field names: an argument, and attributes and items of it.
+// lookupField returns the value of a field: an argument, and attributes and items of it.
 func (f *formatter) value(field string) any {
 	end := strings.IndexAny(field, ".[")
 	if end < 0 {
@@ -194,7 +193,7 @@ func (f *formatter) value(field string) any {
 	return v
 }
 
-// part finds the attribute or item of v that rest begins with.
+// lookupPart returns the attribute or item of v at the start of rest.
 func (f *formatter) part(v any, rest string) (any, string) {
 	if rest[0] == '[' {
 		key, tail, ok := strings.Cut(rest[1:], "]")
@@ -229,11 +228,11 @@ func (f *formatter) part(v any, rest string) (any, string) {
 
 func digits(t string) bool { return t != "" && strings.Trim(t, "0123456789") == "" }
 
-// spec is how to format a value: [[fill]align][sign][#][0][width][group][.precision][verb].
+// formatSpec is a format specification: [[fill]align][sign][#][0][width][group][.precision][verb].
 type spec struct {
 	fill      string
-	align     byte // '<', '>', '^' or '='; 0 if it is for the kind of value to say
-	sign      byte // '+' or ' ' for what is not negative
+	align     byte // '<', '>', '^' or '='; 0 for the default of the kind of value
+	sign      byte // '+' or ' ' for non-negative numbers
 	alternate bool
 	width     int
 	group     byte // ',' or '_' between groups of digits
@@ -241,7 +240,7 @@ type spec struct {
 	verb      byte // 0 if there is none
 }
 
-// formatSpec is Python's format().
+// formatValue is Python's format().
 func (s *state) formatSpec(v any, text string) string {
 	if text == "" {
 		return s.str(v)
@@ -317,7 +316,7 @@ func parseSpec(text string) spec {
 	return f
 }
 
-// pad fills up to the width; prefix is the sign and such, which "=" keeps first.
+// padTo pads to the width; prefix is the sign and similar, which "=" keeps first.
 func (f *spec) pad(s *state, prefix, body string) string {
 	n := int64(f.width) - s.length(prefix) - s.length(body)
 	if n <= 0 {
@@ -351,7 +350,7 @@ func (f *spec) text(s *state, t string) string {
 	return f.pad(s, "", t)
 }
 
-// signed returns what comes before the digits of a number.
+// signPrefix returns the text before the digits of a number.
 func (f *spec) signed(negative bool) string {
 	switch {
 	case negative:
@@ -391,7 +390,7 @@ func (f *spec) integer(s *state, n *big.Int) string {
 	return f.number(s, f.signed(n.Sign() < 0)+prefix, text, "", size)
 }
 
-// number puts groups into the whole part of a number and pads it.
+// padNumber groups the whole part of a number and pads it.
 func (f *spec) number(s *state, prefix, whole, rest string, size int) string {
 	if f.group != 0 {
 		if f.fill == "0" && (f.align == '=' || f.align == '0') {
@@ -424,7 +423,7 @@ func (f *spec) float(s *state, x float64) string {
 	prefix := f.signed(math.Signbit(x) && !math.IsNaN(x))
 	x = math.Abs(x)
 	tail := ""
-	dot := false // a whole number shows that it is a float
+	dot := false // a whole number is shown as a float
 	switch verb {
 	case 0:
 		if verb, dot = 'g', true; precision < 0 {
@@ -470,15 +469,14 @@ func (f *spec) float(s *state, x float64) string {
 	return f.split(s, prefix, text+tail)
 }
 
-// split pads a number whose digits up to the point may be in groups.
+// padSplitNumber pads a number whose digits before the point may be grouped.
 func (f *spec) split(s *state, prefix, text string) string {
 	end := len(text) - len(strings.TrimLeft(text, "0123456789"))
 	return f.number(s, prefix, text[:end], text[end:], 3)
 }
 
-// general is the form g: as many digits as precision says, with an exponent where
-// that is shorter, and zeros at the end only if all is set. dot keeps one digit
-// after the point.
+// formatGeneral is the form g: precision digits, with an exponent where that is shorter, and trailing zeros
+// only if all is set. dot keeps one digit after the point.
 func general(x float64, precision int, all, dot bool) string {
 	text := strconv.FormatFloat(x, 'e', precision-1, 64)
 	at := strings.IndexByte(text, 'e')
@@ -508,7 +506,7 @@ func general(x float64, precision int, all, dot bool) string {
 	return text
 }
 
-// character is the character of a code point.
+// codePointString is the character of a code point.
 func character(n int64) string {
 	if n < 0 || n > unicode.MaxRune {
 		throw("%%c arg not in range(0x110000)")

@@ -1,27 +1,26 @@
 package jinja
 
-// frame is what has names of its own: the template, the body of a loop, of a
-// macro and of most blocks, but not a condition. As in Jinja2 names belong to
-// frames by where they stand, not by when they are run: a name that a frame sets
-// before it reads it, and that no frame around knows, is undefined there until it
-// is set, even if the template is given a variable of that name.
+// frame is a construct with names of its own: the template, the body of a loop, of a macro and of most
+// blocks, but not a condition. As in Jinja2 names belong to frames by position, not by execution: a name
+// which a frame sets before it reads it, and which no outer frame knows, is undefined there until it is set,
+// even if the template has a variable of that name.
 type frame struct {
 	outer *frame
 	known map[string]bool // read or set here
-	first []string        // set before read, whatever the conditions
-	names []string        // those of first that no frame around knows
+	first []string        // set before read, regardless of conditions
+	names []string        // names of setFirst which no outer frame knows
 	vals  []any           // undefined, for each of names
 }
 
-// scope returns a scope for one run of the frame.
+// openScope returns a scope for one run of the frame.
 func (f *frame) scope(parent *scope) *scope {
 	sc := newScope(parent, len(f.names)+4)
 	sc.names, sc.vals = append(sc.names, f.names...), append(sc.vals, f.vals...)
 	return sc
 }
 
-// exported returns what a block sees: the variables, and the names from a scope up
-// to the template's own as far as they are set.
+// exportedScope returns the scope which a block sees: the variables, and the set names from a scope up to the
+// template's own.
 func (s *state) exported(from *scope) *scope {
 	out := &scope{parent: s.top.parent}
 	for sc := from; sc != s.top.parent; sc = sc.parent {
@@ -35,7 +34,7 @@ func (s *state) exported(from *scope) *scope {
 	return out
 }
 
-// settle finds the names of a frame when all frames around it have been read.
+// resolveNames finds the names of a frame once all outer frames have been parsed.
 func (f *frame) settle() {
 	for _, name := range f.first {
 		if !f.outer.knows(name) {
@@ -54,7 +53,7 @@ func (f *frame) knows(name string) bool {
 	return false
 }
 
-// within parses what is a frame of its own.
+// parseFrame parses a construct with a frame of its own.
 func (p *parser) within(parse func()) *frame {
 	f := &frame{outer: p.frame, known: map[string]bool{}}
 	p.all = append(p.all, f)
@@ -67,7 +66,7 @@ func (p *parser) within(parse func()) *frame {
 	return f
 }
 
-// sets notes that a name is set here.
+// noteSet records that a name is set here.
 func (p *parser) sets(name string) {
 	if f := p.frame; !f.known[name] {
 		f.known[name] = true
@@ -77,7 +76,7 @@ func (p *parser) sets(name string) {
 	}
 }
 
-// setsAll notes the names that a target sets.
+// noteTargets records the names which a target sets.
 func (p *parser) setsAll(target expr) {
 	switch t := target.(type) {
 	case *nameExpr:

@@ -10,10 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// FromJSON reads one JSON value and keeps the order of its keys; of a key that
-// comes twice the last value counts, at the first place, as in Python. Values
-// nested deeper than templates can print, and integers longer than they can
-// compute with, are refused.
+// FromJSON reads one JSON value and keeps the order of its keys; for a duplicate key the last value counts,
+// in the first place, as in Python. Values nested deeper than templates can print, and integers longer than
+// they can compute with, are refused.
 func FromJSON(data []byte) (any, error) {
 	r := &reader{data: data}
 	v, err := r.value(0)
@@ -28,13 +27,13 @@ func FromJSON(data []byte) (any, error) {
 	return v, nil
 }
 
-// reader is at an offset of a JSON text.
+// jsonReader is at an offset of a JSON text.
 type reader struct {
 	data []byte
 	at   int
 }
 
-// space skips white space.
+// skipSpace skips white space.
 func (r *reader) space() {
 	for r.at < len(r.data) {
 		switch r.data[r.at] {
@@ -46,7 +45,7 @@ func (r *reader) space() {
 	}
 }
 
-// next skips space and returns the byte after it, 0 at the end.
+// peekByte skips space and returns the next byte, 0 at the end.
 func (r *reader) next() byte {
 	if r.space(); r.at == len(r.data) {
 		return 0
@@ -54,7 +53,7 @@ func (r *reader) next() byte {
 	return r.data[r.at]
 }
 
-// skip takes c if it is next.
+// skipByte consumes c if it is next.
 func (r *reader) skip(c byte) bool {
 	if r.next() != c {
 		return false
@@ -63,7 +62,7 @@ func (r *reader) skip(c byte) bool {
 	return true
 }
 
-// fail says where the text is no JSON, and nothing of what is there.
+// syntaxError says where the text is not JSON, without quoting it.
 func (r *reader) fail() error {
 	if r.at >= len(r.data) {
 		return errors.New("it ends before its value does")
@@ -152,8 +151,8 @@ func (r *reader) object(depth int) (any, error) {
 	}
 }
 
-// text reads a string. One that has escapes or broken characters is left to the
-// standard library, which puts U+FFFD for what is no character.
+// readText reads a string. A string with escapes or broken characters is left to the standard library, which
+// uses U+FFFD for invalid characters.
 func (r *reader) text() (any, error) {
 	start, plain := r.at, true
 	for i := r.at + 1; i < len(r.data); i++ {
@@ -180,7 +179,7 @@ func (r *reader) text() (any, error) {
 	return nil, r.fail()
 }
 
-// number reads a number: an integer unless it has a fraction or an exponent.
+// readNumber reads a number: an integer unless it has a fraction or an exponent.
 func (r *reader) number() (any, error) {
 	start, whole := r.at, true
 	r.minus()
@@ -216,7 +215,7 @@ func (r *reader) minus() bool {
 	return false
 }
 
-// digits skips digits and returns how many there were.
+// skipDigits skips digits and returns their number.
 func (r *reader) digits() int {
 	start := r.at
 	for r.at < len(r.data) && r.data[r.at] >= '0' && r.data[r.at] <= '9' {
@@ -227,7 +226,7 @@ func (r *reader) digits() int {
 
 func numberOf(text string, whole bool) (any, error) {
 	if !whole {
-		f, _ := strconv.ParseFloat(text, 64) // infinite if it is out of range, as in Python
+		f, _ := strconv.ParseFloat(text, 64) // infinite if out of range, as in Python
 		return f, nil
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {

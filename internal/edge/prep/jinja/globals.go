@@ -9,8 +9,8 @@ import (
 // maxRaised bounds the message of a template's own error, in bytes.
 const maxRaised = 4096
 
-// globals are the names that every template has. Nothing is set in this scope once it is made: a
-// template's own names are in scopes below it, so that renderings may share it.
+// newGlobals returns the names which every template has. The scope is not changed once it is made: a
+// template's own names are in inner scopes, so that renderings may share it.
 func globals() *scope {
 	sc := new(scope)
 	for name, f := range map[string]func(s *state, a *args) any{
@@ -125,7 +125,7 @@ func fromKeys(s *state, a *args) any {
 	return d
 }
 
-// storable throws if no namespace may have an attribute of that name.
+// checkStorable throws if a namespace may not have an attribute of that name.
 func storable(name any) {
 	if t, ok := name.(string); ok && strings.HasPrefix(t, "_") {
 		throw("names that begin with an underscore cannot be stored in a namespace")
@@ -153,7 +153,7 @@ func newCycler(_ *state, a *args) any {
 	return n
 }
 
-// strftime formats a time in the C locale.
+// formatStrftime formats a time in the C locale.
 func strftime(t time.Time, format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {

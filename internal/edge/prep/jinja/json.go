@@ -8,7 +8,7 @@ import (
 	"unicode/utf16"
 )
 
-// encoder is json.dumps with its arguments.
+// jsonEncoder is json.dumps with its arguments.
 type encoder struct {
 	s          *state
 	b          strings.Builder

@@ -30,10 +30,10 @@ type lexeme struct {
 	line int
 }
 
-// is reports whether the token is this operator.
+// isOp reports whether the token is this operator.
 func (t lexeme) is(op string) bool { return t.kind == tokOp && t.text == op }
 
-// name reports whether the token is this name.
+// isName reports whether the token is this name.
 func (t lexeme) name(name string) bool { return t.kind == tokName && t.text == name }
 
 func (t lexeme) String() string {
@@ -54,8 +54,8 @@ func (t lexeme) String() string {
 	return "'" + t.text + "'"
 }
 
-// lexer cuts a template into tokens, with trim_blocks and lstrip_blocks on: a
-// newline after a block is dropped, and so is the space before one on its line.
+// lexer splits a template into tokens, with trim_blocks and lstrip_blocks on: a newline after a block is
+// dropped, and so is the space before one on its line.
 type lexer struct {
 	src      string
 	pos      int
@@ -82,7 +82,7 @@ func (x *lexer) add(t lexeme) {
 	x.tokens = append(x.tokens, t)
 }
 
-// advance moves to an offset and counts lines.
+// advanceTo moves to an offset and counts lines.
 func (x *lexer) advance(to int) {
 	x.line += strings.Count(x.src[x.pos:to], "\n")
 	if to > x.pos {
@@ -91,17 +91,17 @@ func (x *lexer) advance(to int) {
 	x.pos = to
 }
 
-// space is Python's idea of white space in a str.
+// isSpace is Python's definition of white space in a str.
 func space(r rune) bool {
 	return r >= 0x1c && r <= 0x1f || unicode.IsSpace(r)
 }
 
-// skipSpace returns the offset of the first character from i that is not space.
+// skipSpace returns the offset of the first character from i which is not space.
 func (x *lexer) skipSpace(i int) int {
 	return len(x.src) - len(strings.TrimLeftFunc(x.src[i:], space))
 }
 
-// rawBegin returns the end of "{% raw %}" at i, -1 if there is none, and its sign.
+// matchRawBegin returns the end of "{% raw %}" at i, -1 if there is none, and its sign.
 func (x *lexer) rawBegin(i int) (end int, sign byte) {
 	if !strings.HasPrefix(x.src[i:], "{%") {
 		return -1, 0
@@ -126,7 +126,7 @@ func (x *lexer) rawBegin(i int) (end int, sign byte) {
 	return -1, 0
 }
 
-// root takes text up to the next tag and what the tag holds.
+// lexText lexes text up to the next tag, and the tag.
 func (x *lexer) root() {
 	at := x.pos
 	for {
@@ -175,7 +175,7 @@ func (x *lexer) root() {
 	}
 }
 
-// strip applies "-" and lstrip_blocks to the text before a tag.
+// stripBeforeTag applies "-" and lstrip_blocks to the text before a tag.
 func (x *lexer) strip(text string, sign byte, variable bool) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, space)
@@ -196,8 +196,8 @@ func (x *lexer) data(text string) {
 	}
 }
 
-// blockEnd returns the offset after the closing delimiter at i ("%}" or "#}",
-// with its sign and what it strips), -1 if there is none.
+// matchBlockEnd returns the offset after the closing delimiter at i ("%}" or "#}", with its sign and the
+// stripped text), -1 if there is none.
 func (x *lexer) blockEnd(i int, close string) int {
 	rest := x.src[i:]
 	switch {
@@ -214,7 +214,7 @@ func (x *lexer) blockEnd(i int, close string) int {
 }
 
 func (x *lexer) comment() {
-	if x.pos == len(x.src) { // the reference misses no end where nothing follows
+	if x.pos == len(x.src) { // the reference accepts a missing end at the end of the text
 		return
 	}
 	for i := x.pos; i < len(x.src); i++ {
@@ -255,7 +255,7 @@ func (x *lexer) raw() {
 	x.fail("Missing end of raw directive")
 }
 
-// inside takes the tokens of one tag, and its end.
+// lexTag lexes the tokens of one tag, and its end.
 func (x *lexer) inside(end kind) {
 	var open []byte
 	for x.pos < len(x.src) {
@@ -310,8 +310,8 @@ func (x *lexer) word() {
 	x.advance(end)
 }
 
-// digits returns the offset after a run of digits of the base from i, which
-// single underscores may part; i if there is none.
+// scanDigits returns the offset after a run of digits of the base from i, which single underscores may
+// separate; i if there is none.
 func (x *lexer) digits(i int, base string) int {
 	end := i
 	for j := i; j < len(x.src); j++ {
@@ -368,7 +368,7 @@ func (x *lexer) number() {
 	x.advance(end)
 }
 
-// float returns the end of a number with a fraction or an exponent.
+// scanFloat returns the end of a number with a fraction or an exponent.
 func (x *lexer) float() (end int, ok bool) {
 	end = x.digits(x.pos, decimal)
 	if end < len(x.src) && x.src[end] == '.' {
@@ -404,7 +404,7 @@ func (x *lexer) string(quote byte) {
 
 func quoteChar(c byte) string { return strconv.QuoteRune(rune(c)) }
 
-// unescape resolves the escapes of Python's string literals.
+// unescapeString resolves the escapes of Python's string literals.
 func (x *lexer) unescape(text string) string {
 	if strings.IndexByte(text, '\\') < 0 {
 		return text
@@ -453,7 +453,7 @@ func (x *lexer) unescape(text string) string {
 	return b.String()
 }
 
-// operators are all operators, those of two characters first.
+// operators are all operators, two-character ones first.
 const operators = "// ** == != >= <= + - / * % ~ [ ] ( ) { } > < = . : | , ; "
 
 func (x *lexer) operator(open []byte) []byte {

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// escape is what stands for text in HTML and XML.
+// escapeHTML escapes text for HTML and XML.
 func (s *state) escape(t string) string {
 	out := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(t)
 	s.spend(len(out))
 	return out
 }
 
-// xmlattr writes a dictionary as attributes of a tag.
+// filterXMLAttr writes a dictionary as attributes of a tag.
 func xmlattr(s *state, v any, a *args) any {
 	b := a.bind("autospace")
 	d, ok := v.(*Dict)
@@ -43,8 +43,8 @@ func xmlattr(s *state, v any, a *args) any {
 	return out.String()
 }
 
-// What is a link, and what may stand around one. The classes are those of Python,
-// which knows letters and digits of every script.
+// The patterns of a link, and of what may surround one. The character classes are Python's, which include
+// letters and digits of every script.
 var (
 	linkPattern = regexp.MustCompile(`(?i)^(?:(?:https?://|www\.)(?:(?:[\p{L}\p{N}_%-]+\.)+)?(?:[a-z]{2,63}|xn--[\p{L}\p{N}_%]{2,59})` +
 		`|(?:[\p{L}\p{N}_%-]{2,63}\.)+(?:com|net|int|edu|gov|org|info|mil)` +
@@ -59,7 +59,7 @@ var (
 // linker is the filter urlize.
 type linker struct {
 	s       *state
-	limit   any // of the text that is shown; nil if there is none
+	limit   any // of the displayed text; nil if there is none
 	attrs   string
 	schemes []string
 }
@@ -91,7 +91,7 @@ func urlize(s *state, v any, a *args) any {
 	return l.all(s.escape(s.str(v)))
 }
 
-// all makes links of the words of t that are addresses.
+// linkAll turns the addresses in t into links.
 func (l *linker) all(t string) string {
 	var out strings.Builder
 	for t != "" {
@@ -108,8 +108,8 @@ func (l *linker) all(t string) string {
 	return out.String()
 }
 
-// word makes a link of what is one in a word: the brackets and stops around it
-// are none of it, unless they close what it opens.
+// linkWord turns the address in a word into a link: surrounding brackets and stops are not part of it, unless
+// they close what it opens.
 func (l *linker) word(t string) string {
 	l.s.spend(len(t))
 	l.s.read(slowly * len(t))
@@ -161,7 +161,7 @@ func (l *linker) anchor(to, attrs, shown string) string {
 	return fmt.Sprintf(`<a href="%s"%s>%s</a>`, to, attrs, shown)
 }
 
-// shown is the text of a link, cut to the limit.
+// shortenText is the text of a link, cut to the limit.
 func (l *linker) shown(t string) string {
 	if l.limit == nil {
 		return t

@@ -1,6 +1,6 @@
 package jinja
 
-// loop is the variable "loop". It reads ahead no further than it is asked to.
+// loopVar is the variable "loop". It reads ahead only as far as needed.
 type loop struct {
 	s       *state
 	next    func() (any, bool)
@@ -113,7 +113,7 @@ func (f *forStmt) exec(s *state, sc *scope) jump {
 	return f.walk(s, sc, f.iter.eval(s, sc), 0)
 }
 
-// walk runs the loop; how its else part ends is for the loop around.
+// runLoop runs the loop; a break in its else part is for the outer loop.
 func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 	next := s.iterate(over)
 	if f.test != nil {
@@ -140,8 +140,7 @@ func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 			return text
 		}
 	}
-	// As in Jinja2 the else part runs if no item's body came to its end: break and
-	// continue count as none.
+	// As in Jinja2 the else part runs if no item's body reached its end: break and continue do not count.
 	ended := false
 	for l.advance() {
 		inner := f.frame.scope(sc)

@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// attr is the attribute of a value: a field, or a method bound to it. Names that
-// begin with an underscore, and methods that change what they belong to, are
-// there and may not be touched, as in Python's immutable sandbox.
+// getAttr is the attribute of a value: a field, or a method bound to it. As in Python's immutable sandbox,
+// names which begin with an underscore, and methods which change their object, exist and may not be used.
 func (s *state) attr(v any, name string) (any, bool) {
 	if strings.HasPrefix(name, "_") || len(name) > maxHint {
 		return nil, false
@@ -30,7 +29,7 @@ func (s *state) attr(v any, name string) (any, bool) {
 	case *macro:
 		switch name {
 		case "name":
-			if v.name == "" { // what a call block passes on
+			if v.name == "" { // as a call block passes it
 				return nil, true
 			}
 			return v.name, true
@@ -75,7 +74,7 @@ func changes(v any, name string) bool {
 	return false
 }
 
-// The methods there are, of which some are refused when they are called.
+// The methods; some are refused when they are called.
 var (
 	textMethods = names("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
 		"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
@@ -115,7 +114,7 @@ func hasMethod(v any, name string) bool {
 	return false
 }
 
-// method calls a method of v that hasMethod knows.
+// callMethod calls a method of v which hasMethod knows.
 func (s *state) method(v any, name string, a *args) any {
 	switch v := v.(type) {
 	case string:
@@ -294,7 +293,7 @@ func (s *state) textMethod(t, name string, a *args) any {
 	return nil
 }
 
-// index returns an argument that must be an integer.
+// indexArg returns an argument which must be an integer.
 func index(v any) int64 {
 	n, ok := integer(v)
 	if !ok {
@@ -311,7 +310,7 @@ func texts(parts []string) any {
 	return out
 }
 
-// part is t[start:end].
+// substring is t[start:end].
 func (s *state) part(t string, start, end any) string {
 	start, end = or(start, nil), or(end, nil)
 	if start == nil && end == nil {
@@ -320,8 +319,8 @@ func (s *state) part(t string, start, end any) string {
 	return s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
 }
 
-// window is t[start:end] and where it begins; inside is false if that is nowhere in
-// t, where not even an empty text is found.
+// searchWindow is t[start:end] and its start; inside is false if that is outside of t, where not even an
+// empty text is found.
 func (s *state) window(t string, start, end any) (part string, from int64, inside bool) {
 	start, end = or(start, nil), or(end, nil)
 	if start == nil && end == nil {
@@ -359,7 +358,7 @@ func (s *state) find(t, name string, b []any) any {
 	return from + int64(utf8.RuneCountInString(part[:at]))
 }
 
-// split is str.split and str.rsplit; a nil separator is any run of space.
+// splitText is str.split and str.rsplit; a nil separator is any run of space.
 func split(t string, sep any, n int64, right bool) []string {
 	if sep == nil {
 		return splitSpace(t, n, right)
@@ -425,7 +424,7 @@ func splitSpace(t string, n int64, right bool) []string {
 	return out
 }
 
-// splitLines cuts at Python's line ends; the ends are kept or not.
+// splitLines splits at Python's line ends, which are kept if keep is set.
 func splitLines(t string, keep bool) []string {
 	var out []string
 	for t != "" {
@@ -449,7 +448,7 @@ func splitLines(t string, keep bool) []string {
 	return out
 }
 
-// replace is str.replace, whose result it pays for before it is made.
+// replaceText is str.replace; it pays for the result before making it.
 func (s *state) replace(t, old, with string, n int64) any {
 	s.read(len(t))
 	count := int64(strings.Count(t, old))
@@ -463,8 +462,7 @@ func (s *state) replace(t, old, with string, n int64) any {
 	return strings.Replace(t, old, with, int(count))
 }
 
-// expandTabs replaces tabs by spaces up to the next column that is a multiple of
-// size.
+// expandTabs replaces tabs by spaces up to the next column which is a multiple of size.
 func (s *state) expandTabs(t string, size any) any {
 	n, ok := integer(size)
 	if !ok {
@@ -536,7 +534,7 @@ func partition(t, sep string, right bool) any {
 	return &tuple{[]any{t, "", ""}}
 }
 
-// charTest returns the methods that ask about every character.
+// charPredicate returns the methods which test every character.
 func charTest(name string) func(t string) bool {
 	all := func(is func(r rune) bool) func(t string) bool {
 		return func(t string) bool {

@@ -5,35 +5,35 @@ import (
 	"strings"
 )
 
-// parser makes the tree of a template from its tokens: recursive descent with
-// the precedences of Jinja2, which are not Python's everywhere.
+// parser makes the tree of a template from its tokens: recursive descent with the precedences of Jinja2,
+// which differ from Python's in places.
 type parser struct {
 	tokens []lexeme
 	pos    int
 	depth  int
-	loops  int // loops around, in this macro or call block
-	frames int // frames around this one: 0 in the template's own
+	loops  int // enclosing loops, in this macro or call block
+	frames int // enclosing frames: 0 in the template's own
 
-	// used are the names read in each macro around, the innermost last.
+	// used are the names read in each enclosing macro, the innermost last.
 	used []map[string]bool
-	// unknown are filters and tests that do not exist, unless a condition within
-	// the same frame may keep them from being needed.
+	// unknownNames are filters and tests which do not exist, unless a condition in the same frame may prevent
+	// their use.
 	unknown []unknown
 	blocks  map[string]*blockStmt
 	frame   *frame // the innermost
 	all     []*frame
-	// branches is how many conditions are around within the frame.
+	// branches is how many conditions of the frame enclose the position.
 	branches int
 	survey   survey
 }
 
-// unknown is the name of a filter or test, and the frame that it is in.
+// unknownName is the name of an unknown filter or test, and its frame.
 type unknown struct {
 	lexeme
 	frame int
 }
 
-// excuse forgets those unknown since the mark that are in this frame.
+// excuseUnknown drops the unknown names since the mark which are in this frame.
 func (p *parser) excuse(mark int) {
 	kept := p.unknown[:mark]
 	for _, u := range p.unknown[mark:] {
@@ -113,7 +113,7 @@ func (p *parser) expect(k kind, what string) lexeme {
 	return p.next()
 }
 
-// enter bounds the depth of the tree; its result undoes it.
+// enterLevel bounds the depth of the tree; its result undoes it.
 func (p *parser) enter() func() {
 	if p.depth++; p.depth > maxDepth {
 		p.fail(p.cur(), "nested too deeply: more than %d levels", maxDepth)
@@ -121,8 +121,7 @@ func (p *parser) enter() func() {
 	return func() { p.depth-- }
 }
 
-// body parses text and tags up to a tag whose name is among ends; that name is
-// the current token then.
+// parseBody parses text and tags up to a tag whose name is among ends; that name is then the current token.
 func (p *parser) body(ends ...string) []stmt {
 	defer p.enter()()
 	var body []stmt
@@ -158,7 +157,7 @@ func (p *parser) body(ends ...string) []stmt {
 	}
 }
 
-// block parses the rest of a tag and its body up to one of ends, which it takes.
+// parseTagBody parses the rest of a tag and its body up to one of ends, which it consumes.
 func (p *parser) block(ends ...string) (body []stmt, end string) {
 	p.skipOp(":")
 	p.expect(tokBlockEnd, "end of statement block")
@@ -309,7 +308,7 @@ func (p *parser) set(t lexeme) stmt {
 	return s
 }
 
-// filters parses more filters after one.
+// parseFilters parses further filters after one.
 func (p *parser) filters(f *filterExpr) *filterExpr {
 	for n := 0; p.skipOp("|"); {
 		p.chained(&n)
@@ -350,7 +349,7 @@ func (p *parser) call(t lexeme) stmt {
 	return &callStmt{t.line, call, m}
 }
 
-// signature parses the parameters of a macro.
+// parseSignature parses the parameters of a macro.
 func (p *parser) signature(name string, line int) *macroDef {
 	m := &macroDef{line: line, name: name}
 	p.expectOp("(")
@@ -377,8 +376,8 @@ func (p *parser) signature(name string, line int) *macroDef {
 	return m
 }
 
-// expectBody parses what a macro does, and notes which of the special names it
-// reads: only those does it accept.
+// parseMacroBody parses the body of a macro, and records which of the special names it reads: it accepts only
+// those.
 func (p *parser) expectBody(m *macroDef, end string) {
 	loops := p.loops
 	p.loops = 0
@@ -398,14 +397,14 @@ func (p *parser) use(name string) {
 	p.pass(name)
 }
 
-// pass notes a name that the macro around reads.
+// noteMacroRead records a name which the enclosing macro reads.
 func (p *parser) pass(name string) {
 	if n := len(p.used); n > 0 {
 		p.used[n-1][name] = true
 	}
 }
 
-// target parses a single name to assign to.
+// parseTarget parses a single assignable name.
 func (p *parser) target() expr {
 	t := p.expect(tokName, "a name")
 	p.assignable(t)
@@ -419,7 +418,7 @@ func (p *parser) assignable(t lexeme) {
 	}
 }
 
-// targets parses what a loop or a set assigns to.
+// parseTargets parses the target of a loop or a set.
 func (p *parser) targets(attributes bool) expr {
 	defer p.enter()()
 	var items []expr
@@ -456,7 +455,7 @@ func (p *parser) tupleEnd() bool {
 	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")")
 }
 
-// tuple parses an expression, or several with commas between them.
+// parseTuple parses an expression, or several separated by commas.
 func (p *parser) tuple(conditional bool) expr {
 	one := p.or
 	if conditional {
@@ -552,15 +551,14 @@ func (p *parser) comparison() expr {
 	return c
 }
 
-// chained bounds how many operators follow one another: each is a level of the
-// tree.
+// countChained bounds the number of consecutive operators: each is a level of the tree.
 func (p *parser) chained(n *int) {
 	if *n++; *n > maxChain {
 		p.fail(p.cur(), "more than %d operators in a row", maxChain)
 	}
 }
 
-// binary parses operators of one precedence, from the left.
+// parseBinary parses left-associative operators of one precedence.
 func (p *parser) binary(operand func() expr, ops ...string) expr {
 	e, n := operand(), 0
 	for p.cur().kind == tokOp && slices.Contains(ops, p.cur().text) {
@@ -783,7 +781,7 @@ func (p *parser) arguments() argList {
 	return a
 }
 
-// dotted parses the name of a filter or test.
+// parseDottedName parses the name of a filter or test.
 func (p *parser) dotted() lexeme {
 	t := p.expect(tokName, "a name")
 	for p.skipOp(".") {
@@ -792,7 +790,7 @@ func (p *parser) dotted() lexeme {
 	return t
 }
 
-// filter parses one filter, after the bar; of is nil for the body of a block.
+// parseFilter parses one filter, after the bar; of is nil for the body of a block.
 func (p *parser) filter(of expr) *filterExpr {
 	defer p.enter()()
 	t := p.dotted()

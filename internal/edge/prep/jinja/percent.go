@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// percent is Python's str % value.
+// formatPercent is Python's str % value.
 func (s *state) percent(t string, v any) any {
 	p := &percents{s: s, rest: t, v: v, single: true}
 	switch args := v.(type) {
@@ -37,7 +37,7 @@ func (s *state) percent(t string, v any) any {
 	return out.String()
 }
 
-// percents is one use of the operator.
+// percentFormatter is one use of the operator.
 type percents struct {
 	s      *state
 	rest   string // of the format
@@ -46,7 +46,7 @@ type percents struct {
 	single bool  // v is the only argument, not a tuple of them
 }
 
-// mapping reports whether v can be asked for items: then it need not be used.
+// isMapping reports whether v supports item access: then it need not be used.
 func (p *percents) mapping() bool {
 	switch p.v.(type) {
 	case *Dict, *list, *span, *undef:
@@ -64,7 +64,7 @@ func (p *percents) next() any {
 	return v
 }
 
-// one writes the conversion after a percent sign.
+// formatOne formats the conversion after a percent sign.
 func (p *percents) one() string {
 	if rest, ok := strings.CutPrefix(p.rest, "%"); ok {
 		p.rest = rest
@@ -121,8 +121,7 @@ func (p *percents) one() string {
 	return p.s.convert(f, arg)
 }
 
-// named takes the name of an argument in parentheses, which may have others in
-// it, and returns the argument.
+// namedArg takes the name of an argument in parentheses, which may be nested, and returns the argument.
 func (p *percents) named() any {
 	d, ok := p.v.(*Dict)
 	if !ok {
@@ -149,7 +148,7 @@ func (p *percents) named() any {
 	return nil
 }
 
-// number takes a width or precision, which an argument may have.
+// parseWidth takes a width or precision, possibly from an argument.
 func (p *percents) number() (n int) {
 	if rest, ok := strings.CutPrefix(p.rest, "*"); ok {
 		p.rest = rest
@@ -166,7 +165,7 @@ func (p *percents) number() (n int) {
 	return n
 }
 
-// convert formats v as % does.
+// formatPercentArg formats v as % does.
 func (s *state) convert(f spec, v any) string {
 	switch f.verb {
 	case 's', 'r', 'a':

@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// pprintWidth is how wide Python's pformat makes its lines, in characters.
+// pprintWidth is the line width of Python's pformat, in characters.
 const pprintWidth = 80
 
-// pprint is Python's pprint.pformat: repr with the keys of dictionaries sorted,
-// over several lines where it is wider than one.
+// filterPprint is Python's pprint.pformat: repr with the keys of dictionaries sorted, over several lines
+// where it is wider than one.
 func pprint(s *state, v any, a *args) any {
 	a.bind()
 	p := &printer{s: s}
@@ -24,7 +24,7 @@ type printer struct {
 	b strings.Builder
 }
 
-// ordered returns v with the dictionaries that pprint looks into sorted.
+// sortDicts returns v with the dictionaries which pprint looks into sorted.
 func (p *printer) ordered(v any, depth int) any {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded while getting the repr of an object")
@@ -60,8 +60,7 @@ func (p *printer) orderedItems(items []any, depth int) []any {
 	return out
 }
 
-// compare orders keys, those that Python does not order by the names of their
-// types.
+// compareKeys orders keys; keys which Python does not order are ordered by the names of their types.
 func (p *printer) compare(a, b any) int {
 	p.s.step()
 	_, x := number(a)
@@ -81,8 +80,8 @@ func (p *printer) repr(v any) string {
 	return b.String()
 }
 
-// value writes v, which begins at a column and has to leave some columns free on
-// its last line; level is how deep in others it is.
+// printValue writes v, which starts at a column and must leave some columns free on its last line; level is
+// its nesting depth.
 func (p *printer) value(v any, column, free, level int) {
 	text := p.repr(v)
 	if utf8.RuneCountInString(text) <= pprintWidth-column-free {
@@ -144,8 +143,7 @@ func (p *printer) dict(d *Dict, column, free, level int) {
 	p.b.WriteByte('}')
 }
 
-// text writes a string as several that follow one another, cut after lines and
-// words.
+// printText writes a string as several consecutive ones, cut after lines and words.
 func (p *printer) text(t string, column, free, level int) {
 	if level == 1 {
 		column++
@@ -183,8 +181,8 @@ func (p *printer) text(t string, column, free, level int) {
 	}
 }
 
-// words cuts a line after words, each with the space behind it, so that what is
-// written of them fits the width, or that of the last.
+// wrapWords cuts a line after words, each with the space after it, so that their repr fits the width, or last
+// for the final part.
 func (p *printer) words(line string, width, last int) []string {
 	var chunks []string
 	current := ""

@@ -2,10 +2,9 @@ package jinja
 
 import "strings"
 
-// sum evaluates a row of additions, a + b + c, from left to right. Templates put messages together so,
-// and adding texts two by two would copy a message once for each: those that come one
-// after the other are joined when their end is known. What is paid for them is as if they
-// were added two by two, which is what Python does.
+// evalSum evaluates a chain of additions, a + b + c, from left to right. Templates build messages in this
+// way, and adding texts pairwise would copy a message once per addition: consecutive texts are joined when
+// their end is known. The cost charged is that of pairwise additions, as in Python.
 func (e *binaryExpr) sum(s *state, sc *scope) any {
 	var few [8]*binaryExpr
 	row := few[:0] // from right to left
@@ -29,7 +28,7 @@ func (e *binaryExpr) sum(s *state, sc *scope) any {
 	return t.value()
 }
 
-// addition is a sum so far: what it is, or what is joined to make it.
+// textSum is a sum so far: a value, or texts to be joined.
 type addition struct {
 	sum   any
 	few   [8]string
@@ -37,7 +36,7 @@ type addition struct {
 	size  int
 }
 
-// add adds b if both are texts.
+// addText adds b if both are texts.
 func (t *addition) add(s *state, b any) bool {
 	text, ok := b.(string)
 	if !ok {

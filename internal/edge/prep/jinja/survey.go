@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// survey is what the parser notes of a template beside its tree: what tells whether it goes over the parts
-// of a message's content, which engines hand it a list for.
+// templateSurvey is what the parser records of a template in addition to its tree: whether it loops over the
+// parts of a message's content, for which engines pass a list.
 type survey struct {
 	loops  []surveyedLoop
 	sets   []*setStmt
 	calls  []*callExpr
 	macros []*macroDef // of the template, in order
-	around []*macroDef // around what is being parsed, the innermost last
+	around []*macroDef // enclosing the current position, the innermost last
 }
 
-// surveyedLoop is a loop and the macros around it.
+// surveyedLoop is a loop with its enclosing macros.
 type surveyedLoop struct {
 	target, iter expr
 	within       []*macroDef
@@ -25,7 +25,7 @@ func (s *survey) addLoop(f *forStmt) {
 	s.loops = append(s.loops, surveyedLoop{f.target, f.iter, slices.Clone(s.around)})
 }
 
-// inMacro has parse read the body of m.
+// parseWithin calls parse for the body of m.
 func (s *survey) inMacro(m *macroDef, parse func()) {
 	s.macros = append(s.macros, m)
 	s.around = append(s.around, m)
@@ -33,15 +33,15 @@ func (s *survey) inMacro(m *macroDef, parse func()) {
 	s.around = s.around[:len(s.around)-1]
 }
 
-// LoopsOver reports whether the template has a loop over an attribute of a variable, also through filters
-// and slices: {% for part in message.content %}.
+// LoopsOver reports whether the template has a loop over an attribute of a variable, also through filters and
+// slices: {% for part in message.content %}.
 func (t *Template) LoopsOver(variable, attribute string) bool {
 	return slices.ContainsFunc(t.survey.loops, func(l surveyedLoop) bool { return reads(l.iter, variable, attribute) })
 }
 
-// LoopsOverContent reports whether the template has a loop over the content of a message, whatever the
-// message is called there and through macros that are given the content: the test by which vLLM decides
-// whether a template is handed a list of parts. Scopes are not looked at, in vLLM neither.
+// LoopsOverContent reports whether the template has a loop over the content of a message, under any name of
+// the message and through macros which get the content: the test by which vLLM decides whether a template
+// gets a list of parts. Like vLLM it ignores scopes.
 func (t *Template) LoopsOverContent() bool {
 	s := &t.survey
 	messages, ok := s.messageNames()
@@ -67,11 +67,11 @@ func (t *Template) LoopsOverContent() bool {
 	return false
 }
 
-// maxNames bounds how many names of one thing are looked for: templates have a few.
+// maxNames bounds the aliases of one thing: templates have a few.
 const maxNames = 64
 
-// messageNames returns the names that loops give to a message. ok is false if one takes messages apart,
-// where vLLM gives up.
+// messageNames returns the names which loops give to a message. ok is false if a loop unpacks messages, where
+// vLLM gives up.
 func (s *survey) messageNames() (names []string, ok bool) {
 	lists := s.aliases("messages")
 	for i := range s.loops {
@@ -90,8 +90,8 @@ func (s *survey) messageNames() (names []string, ok bool) {
 	return names, true
 }
 
-// aliases returns a variable and the names that the template sets to it or to elements of it, attributes of
-// namespaces with a dot.
+// findAliases returns a variable and the names which the template sets to it or to elements of it; attributes
+// of namespaces have a dot.
 func (s *survey) aliases(variable string) []string {
 	all := []string{variable}
 	add := func(name string) {
@@ -119,7 +119,7 @@ func (s *survey) aliases(variable string) []string {
 	return all
 }
 
-// namespaced returns the attributes that a call of namespace sets to a variable or to elements of it.
+// namespaceAttrs returns the attributes which a call of namespace sets to a variable or to elements of it.
 func namespaced(e expr, variable string) (attrs []string) {
 	call, ok := e.(*callExpr)
 	if !ok {
@@ -136,7 +136,7 @@ func namespaced(e expr, variable string) (attrs []string) {
 	return attrs
 }
 
-// isParameter reports whether name is a parameter of a macro around l that some call gives the content.
+// isParameter reports whether name is a parameter of a macro around l which gets the content in some call.
 func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
 	for _, m := range l.within {
 		at := slices.Index(m.params, name)
@@ -158,8 +158,8 @@ func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bo
 	return false
 }
 
-// reads reports whether e is a variable, or an attribute of it if one is named, through filters, tests and
-// slices. A name with a dot is an attribute of a namespace.
+// readsVariable reports whether e is a variable, or an attribute of it if one is named, through filters,
+// tests and slices. A name with a dot is an attribute of a namespace.
 func reads(e expr, variable, attribute string) bool {
 	switch e := e.(type) {
 	case *filterExpr:

@@ -5,10 +5,10 @@ import (
 	"unicode"
 )
 
-// testFunc is a test: v is what stands before "is".
+// testFunc is a test: v is the value before "is".
 type testFunc func(s *state, v any, a *args) bool
 
-// testNamed returns a test of the built-in set, nil if there is none.
+// lookupTest returns a test of the built-in set, nil if there is none.
 func testNamed(name string) testFunc {
 	switch name {
 	case "odd", "even":
@@ -75,7 +75,7 @@ func compares(op string) testFunc {
 	return func(s *state, v any, a *args) bool { return s.holds(op, v, a.bind("other!")[0]) }
 }
 
-// cased reports whether text has letters and all are of the case.
+// isCased reports whether text has letters and all are of the case.
 func cased(text string, wantUpper bool) bool {
 	found := false
 	for _, r := range text {
@@ -95,7 +95,7 @@ func cased(text string, wantUpper bool) bool {
 	return found
 }
 
-// kindTest returns a test of what a value is.
+// typeTest returns a test of the type of a value.
 func kindTest(name string) func(v any) bool {
 	switch name {
 	case "defined":

@@ -11,28 +11,28 @@ import (
 	"unicode/utf8"
 )
 
-// The types that only templates make. See the package comment for the others.
+// The types which only templates make. See the package comment for the others.
 type (
 	list  struct{ items []any }
 	tuple struct{ items []any }
 
-	// undef stands for a name or attribute that is not there. It prints as
-	// nothing and is an empty sequence; hint says what using it otherwise means.
+	// undefinedValue is a missing name or attribute. It prints as nothing and is an empty sequence; hint is
+	// the error of any other use.
 	undef struct {
 		hint  string
 		unset bool // a name that its frame has not set yet
 	}
 
-	// namespace is the one thing whose attributes a template may set.
+	// namespaceValue is the only value whose attributes a template may set.
 	namespace struct{ attrs *Dict }
 
-	// iterator is a Python generator: it can be walked once.
+	// iterator is a Python generator: it can be iterated once.
 	iterator struct {
 		next func() (any, bool)
 		name string
 	}
 
-	// view is what items, keys and values of a dictionary return.
+	// dictView is the result of items, keys and values of a dictionary.
 	view struct {
 		name string
 		d    *Dict
@@ -40,13 +40,13 @@ type (
 
 	span struct{ start, stop, step int64 } // range()
 
-	// function is something that can be called; args are bound by the callee.
+	// functionValue is a callable; the callee binds the arguments.
 	function struct {
 		name string
 		call func(s *state, a *args) any
 	}
 
-	// group is what groupby yields: a pair with names.
+	// groupPair is an item of groupby: a pair with names.
 	group struct {
 		grouper any
 		list    *list
@@ -56,8 +56,8 @@ type (
 // List makes a value of items.
 func List(items ...any) any { return &list{items} }
 
-// Items returns what a value that List made, or an array of JSON, holds; nil for
-// others. The caller does not change it.
+// Items returns the items of a value of List, or of a JSON array; nil for others. The caller does not change
+// them.
 func Items(v any) []any {
 	items, _ := sequence(v)
 	return items
@@ -127,7 +127,7 @@ func typeName(v any) string {
 	return "function"
 }
 
-// truth is Python's bool().
+// isTruthy is Python's bool().
 func truth(v any) bool {
 	switch v := v.(type) {
 	case nil, *undef:
@@ -156,7 +156,7 @@ func truth(v any) bool {
 	return true
 }
 
-// str is Python's str().
+// toString is Python's str().
 func (s *state) str(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -179,7 +179,7 @@ func (s *state) str(v any) string {
 	return b.String()
 }
 
-// repr is Python's repr().
+// writeRepr is Python's repr().
 func (s *state) repr(b *strings.Builder, v any, depth int) {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded while getting the repr of an object")
@@ -268,8 +268,7 @@ func (s *state) reprDict(b *strings.Builder, d *Dict, depth int) {
 	b.WriteByte('}')
 }
 
-// reprString writes a string as Python's source would: in single quotes unless
-// only those occur in it.
+// reprString writes a string as Python source: in single quotes unless only those occur in it.
 func reprString(b *strings.Builder, v string) {
 	quote := '\''
 	if strings.Contains(v, "'") && !strings.Contains(v, `"`) {
@@ -300,8 +299,8 @@ func reprString(b *strings.Builder, v string) {
 	b.WriteRune(quote)
 }
 
-// formatFloat is the repr of a float: the shortest digits that read back, with
-// an exponent below 1e-4 and from 1e16.
+// formatFloat is the repr of a float: the shortest digits which read back, with an exponent below 1e-4 and
+// from 1e16.
 func formatFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -321,7 +320,7 @@ func formatFloat(f float64) string {
 	return text
 }
 
-// integer returns v as an int if Python would use it as an index.
+// toInteger returns v as an int if Python would accept it as an index.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -340,7 +339,7 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// number returns v as a float if it is a number.
+// toNumber returns v as a float if it is a number.
 func number(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:
@@ -353,7 +352,7 @@ func number(v any) (float64, bool) {
 	return float64(i), ok
 }
 
-// bigInt returns v as a big integer if it is an integer.
+// toBigInt returns v as a big integer if it is an integer.
 func bigInt(v any) (*big.Int, bool) {
 	if b, ok := v.(*big.Int); ok {
 		return b, true
@@ -364,7 +363,7 @@ func bigInt(v any) (*big.Int, bool) {
 	return nil, false
 }
 
-// small returns b as an int64 value if it fits.
+// normalizeInt returns b as an int64 value if it fits.
 func small(b *big.Int) any {
 	if b.IsInt64() {
 		return b.Int64()
@@ -375,7 +374,7 @@ func small(b *big.Int) any {
 	return b
 }
 
-// equal is Python's ==.
+// isEqual is Python's ==.
 func (s *state) equal(a, b any, depth int) bool {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded in comparison")
@@ -429,10 +428,10 @@ func (s *state) equal(a, b any, depth int) bool {
 	return a == b
 }
 
-// unordered is what comparing with NaN gives.
+// unordered is the result of comparing with NaN.
 const unordered = 2
 
-// compareNumbers compares a and b, which are about x and y, exactly.
+// compareNumbers compares a and b exactly; x and y are their approximate values.
 func compareNumbers(a, b any, x, y float64) int {
 	if i, ok := a.(int64); ok {
 		if j, ok := b.(int64); ok {
@@ -466,7 +465,7 @@ func (s *state) equalItems(a, b []any, depth int) bool {
 	return true
 }
 
-// compare is the sign of a - b where Python orders the two; it throws otherwise.
+// compareOrder is the sign of a - b where Python orders the two; it throws otherwise.
 func (s *state) compare(op string, a, b any) int {
 	s.step()
 	if x, ok := a.(string); ok {
@@ -496,7 +495,7 @@ func (s *state) compare(op string, a, b any) int {
 	return 0
 }
 
-// sequence returns the items of a list or tuple.
+// sequenceItems returns the items of a list or tuple.
 func sequence(v any) ([]any, bool) {
 	switch v := v.(type) {
 	case *list:
@@ -509,14 +508,14 @@ func sequence(v any) ([]any, bool) {
 	return nil, false
 }
 
-// undefined throws if v is the undefined value.
+// requireDefined throws if v is the undefined value.
 func undefined(v any) {
 	if u, ok := v.(*undef); ok {
 		throw("%s", u.hint)
 	}
 }
 
-// length is Python's len().
+// lengthOf is Python's len().
 func (s *state) length(v any) int64 {
 	switch v := v.(type) {
 	case *undef:
@@ -540,7 +539,7 @@ func (s *state) length(v any) int64 {
 	return int64(len(items))
 }
 
-// iterate is Python's iter(). It throws if v cannot be walked.
+// iterateValue is Python's iter(). It throws if v is not iterable.
 func (s *state) iterate(v any) func() (any, bool) {
 	i := -1
 	over := func(n int, at func(i int) any) func() (any, bool) {
@@ -574,7 +573,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 		return over(int(v.len()), func(i int) any { return v.at(int64(i)) })
 	case *iterator:
 		return func() (item any, ok bool) {
-			s.nested(func() { item, ok = v.next() }) // generators walk generators
+			s.nested(func() { item, ok = v.next() }) // generators iterate over generators
 			return item, ok
 		}
 	case *loop:
@@ -587,7 +586,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 	return over(len(items), func(i int) any { return items[i] })
 }
 
-// collect is Python's list().
+// collectItems is Python's list().
 func (s *state) collect(v any) []any {
 	if items, ok := sequence(v); ok {
 		s.spend(8 * len(items))
@@ -602,10 +601,10 @@ func (s *state) collect(v any) []any {
 	return items
 }
 
-// generate returns a one-time iterator over what next gives.
+// newIterator returns a one-time iterator over the results of next.
 func generate(next func() (any, bool)) *iterator { return &iterator{next: next, name: "generator"} }
 
-// contains is Python's in.
+// containsItem is Python's in.
 func (s *state) contains(container, v any) bool {
 	switch c := container.(type) {
 	case string:

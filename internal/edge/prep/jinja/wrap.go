@@ -6,8 +6,7 @@ import (
 	"unicode"
 )
 
-// wordwrap is the filter of that name: each line is wrapped by itself, as
-// Python's textwrap does.
+// filterWordwrap is the filter wordwrap: each line is wrapped separately, as Python's textwrap does.
 func wordwrap(s *state, v any, a *args) any {
 	b := a.bind("width", "break_long_words", "wrapstring", "break_on_hyphens")
 	t := text(v)
@@ -21,7 +20,7 @@ func wordwrap(s *state, v any, a *args) any {
 	}
 	hyphens := or(b[3], true)
 	w := &wrapper{s: s, width: int(width), long: truth(or(b[1], true)), hyphens: truth(hyphens), compounds: hyphens == true}
-	// Of each character a rune and its place in a chunk are kept.
+	// For each character a rune and its place in a chunk are kept.
 	s.spend(32 * len(t))
 	s.read(2 * slowly * len(t))
 	var out strings.Builder
@@ -45,13 +44,12 @@ func wordwrap(s *state, v any, a *args) any {
 type wrapper struct {
 	s         *state
 	width     int
-	long      bool // words that are longer than a line are broken
-	hyphens   bool // and that after a hyphen
-	compounds bool // compound words may be parted after their hyphens
+	long      bool // words longer than a line are broken
+	hyphens   bool // also after a hyphen
+	compounds bool // compound words may be broken after their hyphens
 }
 
-// wrap returns the lines that text makes. A line may end between any two chunks,
-// and loses the space there.
+// wrapText returns the lines of text. A line may end between any two chunks, and loses the space there.
 func (w *wrapper) wrap(text []rune) [][]rune {
 	if w.width <= 0 {
 		throw("invalid width %d (must be > 0)", w.width)
@@ -90,7 +88,7 @@ func (w *wrapper) wrap(text []rune) [][]rune {
 	return lines
 }
 
-// breakAt returns how much of a long word goes on a line that has room for some.
+// breakPoint returns how much of a long word fits on a line with some room left.
 func (w *wrapper) breakAt(word []rune, room int) int {
 	if !w.hyphens {
 		return room
@@ -109,11 +107,10 @@ func onlySpace(text []rune) bool {
 	return !slices.ContainsFunc(text, func(r rune) bool { return !space(r) })
 }
 
-// wrapSpace is the white space that textwrap knows.
+// isWrapSpace is textwrap's definition of white space.
 func wrapSpace(r rune) bool { return r >= '\t' && r <= '\r' || r == ' ' }
 
-// chunks cuts text into runs of space and words, and those after hyphens and
-// around dashes.
+// splitChunks splits text into runs of space and words, and words after hyphens and around dashes.
 func (w *wrapper) chunks(text []rune) [][]rune {
 	var chunks [][]rune
 	for at := 0; at < len(text); {
@@ -124,7 +121,7 @@ func (w *wrapper) chunks(text []rune) [][]rune {
 	return chunks
 }
 
-// chunk returns the length of the chunk at an offset.
+// chunkLength returns the length of the chunk at an offset.
 func (w *wrapper) chunk(text []rune, at int) int {
 	end := at + 1
 	if wrapSpace(text[at]) {
@@ -150,11 +147,11 @@ func (w *wrapper) chunk(text []rune, at int) int {
 	return end - at
 }
 
-// beforeDash reports whether a dash may follow r.
+// isBeforeDash reports whether a dash may follow r.
 func beforeDash(r rune) bool { return wordRune(r) || strings.ContainsRune(`!"'&.,?`, r) }
 
-// dash returns the length of a dash at an offset, two hyphens or more that a word
-// follows; 0 if there is none.
+// dashLength returns the length of a dash at an offset: two or more hyphens before a word; 0 if there is
+// none.
 func dash(text []rune, at int) int {
 	end := at
 	for end < len(text) && text[end] == '-' {
@@ -166,9 +163,8 @@ func dash(text []rune, at int) int {
 	return end - at
 }
 
-// compound reports whether the character at an offset is a hyphen between parts
-// of a word: two letters before it, or a letter on either side of another hyphen,
-// and the same after it.
+// isCompoundHyphen reports whether the character at an offset is a hyphen between parts of a word: two
+// letters before it, or a letter on either side of another hyphen, and the same after it.
 func compound(text []rune, at int) bool {
 	letter := func(i int) bool {
 		return i >= 0 && i < len(text) && wordRune(text[i]) && !unicode.IsDigit(text[i])

@@ -6,8 +6,7 @@ import (
 	"penstock/internal/media/shm"
 )
 
-// FromLender is the Lender that lends segments of shared memory, for as long as requests last at
-// most.
+// NewShmLender returns a Lender of shared-memory segments, each leased for at most longest.
 func FromLender(l *shm.Lender, longest time.Duration) Lender { return lent{l, longest} }
 
 type lent struct {
@@ -21,6 +20,6 @@ func (l lent) Lend(data []byte) (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	// A segment that cannot be removed is swept by the next process.
+	// A segment which cannot be removed is swept by the next process.
 	return lease.Name(), func() { _ = lease.Release() }, nil
 }

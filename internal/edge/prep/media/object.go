@@ -16,7 +16,7 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// object resolves one object. What it holds beyond the call goes into held.
+// resolveObject resolves one object. It adds to held what outlives the call.
 func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *prep.Media, held *leases) (media.Object, error) {
 	o := media.Object{Kind: p.Kind, Part: p.Part, Source: p.URL, Name: p.Name}
 	var err error
@@ -34,13 +34,13 @@ func (m model) object(ctx context.Context, c *prep.Chat, f *family.Family, p *pr
 	if err != nil {
 		return media.Object{}, about(p, err)
 	}
-	if p.Name != "" && c.Namespace != "" { // else anybody could say what everybody sees under a name
+	if p.Name != "" && c.Namespace != "" { // otherwise a client could change what others see under a name
 		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
 }
 
-// about makes what went wrong with an object an error that names its part.
+// nameObjectError converts an error of an object into one which names its part.
 func about(p *prep.Media, err error) error {
 	var u *prep.Unresolved
 	var refused *fault.Error
@@ -51,17 +51,17 @@ func about(p *prep.Media, err error) error {
 		return fault.Param(p.Param, "'%s' is larger than is taken: %v", p.Param, err)
 	case errors.Is(err, pixel.ErrMalformed), errors.Is(err, pixel.ErrUnsupported):
 		return prep.Undecided(media.DimensionsUnknown, p.Param, "'%s' cannot be read: %v", p.Param, err)
-	case !errors.As(err, &refused): // the end of the request's time, or of its client's patience
+	case !errors.As(err, &refused): // the deadline of the request, or its client disconnected
 		return err
 	}
 	named := *refused
 	named.Param = p.Param
 	named.Message = "'" + p.Param + "': " + refused.Message
 	if refused.Code == fault.Forbidden || refused.Code == fault.TooLarge {
-		named.Code = fault.Invalid // what a client may make others fetch, and how much, is decided here
+		named.Code = fault.Invalid // what a client may let others fetch, and how much, is decided here
 		return &named
 	}
-	if !refused.Code.Class().Retryable { // a server without room for the file has some later
+	if !refused.Code.Class().Retryable { // a server without room for the file may have room later
 		named.Code = fault.Invalid
 	}
 	return &prep.Unresolved{Reason: media.DimensionsUnknown, Err: &named}
@@ -69,7 +69,7 @@ func about(p *prep.Media, err error) error {
 
 func isData(url string) bool { return len(url) >= 5 && strings.EqualFold(url[:5], "data:") }
 
-// byURL knows an object by its URL, and looks at no more of it than its size.
+// resolveByURL identifies an object by its URL and reads no more of it than its size.
 func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
 	o.Key = media.URLKey(p.URL, period(p.URL, m.cfg.Now(), m.cfg.URLTTL))
 	size := m.source.Size
@@ -83,7 +83,7 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 	if err != nil {
 		return err
 	}
-	if o.Kind == media.Video && found.Kind == media.Image { // one of pictures, which must be counted
+	if o.Kind == media.Video && found.Kind == media.Image { // a video of images, whose frames must be counted
 		file, release, err := m.source.File(ctx, p.URL)
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (m model) byURL(ctx context.Context, f *family.Family, p *prep.Media, o *me
 	return take(f, p, found, o)
 }
 
-// whole returns what the beginning of a file says of which there are no parts to be had.
+// readWholeFile returns the header of a file which is not available in ranges.
 func (m model) whole(ctx context.Context, url string) (Found, error) {
 	file, release, err := m.source.File(ctx, url)
 	if err != nil {
@@ -104,8 +104,8 @@ func (m model) whole(ctx context.Context, url string) (Found, error) {
 	return m.source.Header(file)
 }
 
-// period is the number of the period in which what a URL shows counts as the same. All replicas
-// agree on it, and the periods of different URLs end at different times.
+// ttlPeriod returns the number of the TTL period during which a URL's content counts as unchanged. All
+// replicas agree on it. The periods of different URLs end at different times.
 func period(url string, now time.Time, ttl time.Duration) uint64 {
 	if ttl <= 0 {
 		return 0
@@ -114,7 +114,7 @@ func period(url string, now time.Time, ttl time.Duration) uint64 {
 	return 1 + (uint64(now.UnixNano())+offset)/uint64(ttl)
 }
 
-// take takes the size that was found.
+// setObjectSize sets the size from the header.
 func take(f *family.Family, p *prep.Media, found Found, o *media.Object) error {
 	switch {
 	case found.Kind != o.Kind:
@@ -126,7 +126,7 @@ func take(f *family.Family, p *prep.Media, found Found, o *media.Object) error {
 	return nil
 }
 
-// byBytes knows an object by its file.
+// resolveByBytes identifies an object by its file.
 func (m model) byBytes(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
 	file, release, err := m.file(ctx, p)
 	if err != nil {
@@ -139,13 +139,13 @@ func (m model) byBytes(ctx context.Context, f *family.Family, p *prep.Media, o *
 	})
 }
 
-// file returns the file of an object, and has room for it.
+// loadFile returns the file of an object and reserves memory for it.
 func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release func(), err error) {
 	if !isData(p.URL) {
 		return m.source.File(ctx, p.URL)
 	}
 	limit := m.cfg.Limits.Bytes
-	if len(p.URL)/4*3 > limit+limit/8 { // more than that can be nothing but the file
+	if len(p.URL)/4*3 > limit+limit/8 { // a longer URI can only hold a file over the limit
 		return nil, nil, fault.New(fault.TooLarge, "the data: URI has %d bytes, and a file may have %d: send a smaller one", len(p.URL), limit)
 	}
 	n, err := m.files.Wait(ctx, int64(len(p.URL)))
@@ -158,7 +158,7 @@ func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release fu
 	}
 	file, err = m.source.Data(p.URL)
 	var bad *fault.Error
-	if errors.As(err, &bad) { // nobody can read it
+	if errors.As(err, &bad) { // not readable by any engine
 		err = &fault.Error{Code: fault.Forbidden, Message: bad.Message, Err: bad.Err}
 	}
 	if err == nil && len(file) > limit {
@@ -171,7 +171,7 @@ func (m model) file(ctx context.Context, p *prep.Media) (file []byte, release fu
 	return file, release, nil
 }
 
-// framesOf returns the payload of a data: URI whose video is frames in base64.
+// videoFramesPayload returns the payload of a data: URI whose video is base64 frames.
 func framesOf(p *prep.Media) (payload string, ok bool) {
 	const scheme = "data:video/jpeg;base64,"
 	if p.Kind != media.Video || len(p.URL) < len(scheme) || !strings.EqualFold(p.URL[:len(scheme)], scheme) {
@@ -180,7 +180,7 @@ func framesOf(p *prep.Media) (payload string, ok bool) {
 	return p.URL[len(scheme):], true
 }
 
-// measure finds out how large the object in a file is.
+// measureObject sets the size of the object in a file.
 func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, file []byte, o *media.Object) error {
 	if o.Kind != media.Video {
 		found, err := m.source.Header(file)
@@ -192,7 +192,7 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 		}
 		return take(f, p, found, o)
 	}
-	// How many frames there are nothing but reading them tells.
+	// Only reading the frames tells their number.
 	content := media.BytesKey(file)
 	if _, size, known := m.seen.get(content, o.Kind); known {
 		o.Size = size
@@ -207,7 +207,7 @@ func (m model) measure(ctx context.Context, f *family.Family, p *prep.Media, fil
 	return nil
 }
 
-// within refuses a picture of more pixels than there may be, whoever would decode it.
+// checkPixelLimit refuses an image with more pixels than the limit, whichever process would decode it.
 func (m model) within(found Found) error {
 	if w, h, most := found.Size.Width, found.Size.Height, m.cfg.Limits.Pixels; int64(w)*int64(h) > int64(most) {
 		return fault.New(fault.TooLarge, "it has %d by %d pixels, and at most %d are taken: send a smaller one", w, h, most)
@@ -215,7 +215,7 @@ func (m model) within(found Found) error {
 	return nil
 }
 
-// byPixels knows an object by what it shows.
+// resolveByPixels identifies an object by its decoded pixels.
 func (m model) byPixels(ctx context.Context, p *prep.Media, o *media.Object, held *leases) error {
 	file, release, err := m.file(ctx, p)
 	if err != nil {
@@ -225,7 +225,7 @@ func (m model) byPixels(ctx context.Context, p *prep.Media, o *media.Object, hel
 	return m.slot(ctx, func() error { return m.look(ctx, file, o, held) })
 }
 
-// look looks at what a file shows, and hands it to the engine if that is how it gets it.
+// decodeAndShare decodes a file and lends the tensor to the engine if the model's transfer mode asks for it.
 func (m model) look(ctx context.Context, file []byte, o *media.Object, held *leases) error {
 	content := media.BytesKey(file)
 	if m.way.Transfer == TransferOff {
@@ -249,7 +249,7 @@ func (m model) look(ctx context.Context, file []byte, o *media.Object, held *lea
 		segment, back, err := m.lender.Lend(t.Data)
 		free()
 		if err != nil {
-			return nil // the engine has it from where the client said
+			return nil // the engine fetches it from the client's URL
 		}
 		held.add(back)
 		o.Tensor = media.Tensor{Shape: t.Shape, Segment: segment}
@@ -259,8 +259,8 @@ func (m model) look(ctx context.Context, file []byte, o *media.Object, held *lea
 	return nil
 }
 
-// decode decodes a file into a tensor, whose memory it has room for until release is called, and
-// sets the object's size.
+// decodeTensor decodes a file into a tensor and sets the object's size. The memory of the tensor stays
+// reserved until release is called.
 func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t media.Tensor, release func(), err error) {
 	if found, err := m.source.Header(file); err == nil && found.Kind == media.Image {
 		if err := m.within(found); err != nil {
@@ -284,7 +284,7 @@ func (m model) decode(ctx context.Context, file []byte, o *media.Object) (t medi
 	return t, func() { m.memory.Give(n) }, nil
 }
 
-// digestOf is what the memory of what was seen is indexed by.
+// contentCacheKey is the key of the content cache.
 func digestOf(content media.Key, kind media.Kind) (d kv.Digest) {
 	d = content.Digest
 	binary.LittleEndian.PutUint64(d[:], binary.LittleEndian.Uint64(d[:])^uint64(kind))

@@ -8,20 +8,20 @@ import (
 	"penstock/core/media"
 )
 
-// maxSeen is how many files are remembered by what they show: a hundred bytes each.
+// maxCachedContents bounds the cache; an entry has a hundred bytes.
 const maxSeen = 1 << 16
 
-// seen remembers what files show by their contents, those used last: decoding is what takes long.
+// contentCache is an LRU cache of what files show, by their contents: decoding is the expensive part.
 type seen struct {
 	limit int
 	mu    struct {
 		sync.Mutex
-		order *list.List // of *sight, the latest used first
+		order *list.List // of *cachedContent, the most recently used first
 		by    map[kv.Digest]*list.Element
 	}
 }
 
-// sight is what a file was found to show.
+// cachedContent is what a file shows.
 type sight struct {
 	content kv.Digest
 	key     media.Key

@@ -9,16 +9,16 @@ import (
 	"penstock/internal/media/fetch"
 )
 
-// glancer is a Source that can do without asking which way up a picture is, for models to which
-// that makes no difference.
+// unorientedSizer is a Source which can skip the orientation of an image, for models to which it makes no
+// difference.
 type glancer interface {
-	// SizeEitherWay is Size, but that width and height may have to be exchanged.
+	// FetchUnorientedSize is FetchSize, but width and height may be swapped.
 	SizeEitherWay(ctx context.Context, url string) (Found, error)
 }
 
 var _ glancer = fetched{}
 
-// FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
+// NewFetcherSource returns a Source which fetches with f, with data: URIs of files of at most max bytes.
 func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
 
 type fetched struct {
@@ -26,15 +26,15 @@ type fetched struct {
 	max     int64
 }
 
-// checker is a Source that can tell, without asking anybody, that a URL may not be fetched.
+// urlChecker is a Source which can tell without a request that a URL may not be fetched.
 type checker interface{ Check(url string) error }
 
 var _ checker = fetched{}
 
-// Check implements checker.
+// Check implements urlChecker.
 func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
 
-// Size implements Source.
+// FetchSize implements Source.
 func (s fetched) Size(ctx context.Context, url string) (Found, error) {
 	if err := s.Check(url); err != nil {
 		return Found{}, err
@@ -43,7 +43,7 @@ func (s fetched) Size(ctx context.Context, url string) (Found, error) {
 	return found(info), refused(err)
 }
 
-// SizeEitherWay implements glancer.
+// FetchUnorientedSize implements unorientedSizer.
 func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
 	if err := s.Check(url); err != nil {
 		return Found{}, err
@@ -52,7 +52,7 @@ func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
 	return found(info), refused(err)
 }
 
-// File implements Source.
+// FetchFile implements Source.
 func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
 	if err := s.Check(url); err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
 	return blob.Bytes, blob.Release, nil
 }
 
-// refused tells what nobody should fetch from what could not be fetched now.
+// mapRefused maps a URL which must never be fetched to Forbidden, apart from failures which may pass.
 func refused(err error) error {
 	if err == nil || !fetch.Refused(err) {
 		return err
@@ -72,7 +72,7 @@ func refused(err error) error {
 	return forbidden(err)
 }
 
-// forbidden is an error of a URL that may not be fetched.
+// forbiddenError is the error of a URL which may not be fetched.
 func forbidden(err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
@@ -81,13 +81,13 @@ func forbidden(err error) error {
 	return &fault.Error{Code: fault.Forbidden, Message: f.Message, Err: f.Err}
 }
 
-// Data implements Source.
+// ParseData implements Source.
 func (s fetched) Data(uri string) ([]byte, error) {
 	d, err := fetch.ParseData(uri, s.max)
 	return d.Bytes, err
 }
 
-// Header implements Source.
+// ReadHeader implements Source.
 func (s fetched) Header(file []byte) (Found, error) {
 	info, err := probe.Header(file)
 	var bad *probe.Error

@@ -9,34 +9,33 @@ import (
 	"penstock/core/kv"
 )
 
-// added is a token that is found in text as it stands, before any word is cut.
+// addedToken is a token which is found in text as it stands, before words are cut.
 type added struct {
 	id      kv.Token
 	content string
-	// special: an instruction to the model rather than text.
+	// special: an instruction to the model, not text.
 	special bool
-	// singleWord: only where no word character touches it. lstrip, rstrip: it
-	// takes the white space before or after it along.
+	// singleWord: matches only without a word character next to it. lstrip, rstrip: it includes the white
+	// space before or after it.
 	singleWord, lstrip, rstrip bool
-	// normalized: looked for after the other added tokens, in normalized text.
+	// normalized: matched after the other added tokens, in normalized text.
 	normalized bool
 }
 
-// addedSet finds added tokens: the leftmost, and of several there the longest.
-// It is a trie over bytes.
+// addedSet finds added tokens: the leftmost match, and the longest there. It is a trie over bytes.
 type addedSet struct {
 	tokens []added
 	nodes  []trieNode
 	root   [256]int32 // first step, 0 if none
-	only   string     // the byte that all begin with; "" if they begin with several
-	word   *runeSet   // what makes a word; nil if no token asks
+	only   string     // the common first byte; "" if there are several
+	word   *runeSet   // word characters; nil if no token needs them
 }
 
 type trieNode struct {
 	edges []trieEdge // ascending by byte
-	token int32      // index in tokens of the one that ends here, or -1
-	// tail is how many bytes are left of the one token that goes on from here, leaf, if there is
-	// only one and none ends before it; else 0.
+	token int32      // index in tokens of the one which ends here, or -1
+	// tail is the number of remaining bytes of the only token below this node, leaf, if none ends before it;
+	// else 0.
 	leaf, tail int32
 }
 
@@ -67,7 +66,7 @@ func newAddedSet(tokens []added, word *runeSet) *addedSet {
 	return s
 }
 
-// grow returns the node after at by b, made if need be.
+// childNode returns the child of at by b, creating it if needed.
 func (s *addedSet) grow(at int32, b byte) int32 {
 	i, found := searchEdge(s.nodes[at].edges, b)
 	if found {
@@ -79,7 +78,7 @@ func (s *addedSet) grow(at int32, b byte) int32 {
 	return node
 }
 
-// setTails finds the tails. A node comes after the one before it.
+// setTails sets the tails. Children come after their parents.
 func (s *addedSet) setTails() {
 	for i := len(s.nodes) - 1; i >= 0; i-- {
 		n := &s.nodes[i]
@@ -99,14 +98,13 @@ func searchEdge(edges []trieEdge, b byte) (int, bool) {
 	return slices.BinarySearchFunc(edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
 }
 
-// find returns the first match at or after from, and where it lies; nil if there
-// is none.
+// findFirst returns the first match at or after from, and its position; nil if there is none.
 func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 	if len(s.nodes) == 1 { // no tokens
 		return nil, 0, 0
 	}
 	for i := from; i < len(text); i++ {
-		if s.only != "" { // nearly all vocabularies have no others than <…>
+		if s.only != "" { // nearly all vocabularies only have <…>
 			next := strings.Index(text[i:], s.only)
 			if next < 0 {
 				break
@@ -124,8 +122,8 @@ func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 	return nil, 0, 0
 }
 
-// longest follows text from position i and node at, and returns the token of the
-// deepest node that has one, and where it ends; -1 if none.
+// matchLongest follows text from position i and node at, and returns the token of the deepest node with one,
+// and its end; -1 if none.
 func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) {
 	token = -1
 	for {
@@ -152,22 +150,21 @@ func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) 
 	}
 }
 
-// piece is a part of a text: an added token, or plain text if token is nil.
+// textPiece is a part of a text: an added token, or plain text if token is nil.
 type piece struct {
 	token *added
 	text  string
 }
 
-// run is a part of a text, up to end, in which special tokens are found or are
-// text like any other. Added tokens neither go from one run over to the next nor
-// ask what is there.
+// segmentRun is a part of a text, up to end, in which special tokens are recognised or are plain text. Added
+// tokens neither cross from one run to the next nor look at its text.
 type run struct {
 	end     int
 	special bool
 }
 
-// pieces calls yield with the parts of text in order; none is empty plain text.
-// The runs cover text. It stops early if yield returns false.
+// splitPieces calls yield with the pieces of text in order; none is empty plain text. The runs cover text. It
+// stops if yield returns false.
 func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
 	done := 0 // text before it was yielded
 	s.matches(text, runs, func(t *added, start, end int) (next int, more bool) {
@@ -189,8 +186,8 @@ func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
 	}
 }
 
-// matches calls yield with the added tokens in text, and where they lie before any
-// stripping, in order. It goes on from where yield says, or stops if that says so.
+// eachMatch calls yield with the added tokens in text and their positions before stripping, in order. It
+// continues at the position which yield returns, or stops.
 func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, end int) (next int, more bool)) {
 	from, begin := 0, 0
 	for _, r := range runs {

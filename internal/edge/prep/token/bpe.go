@@ -2,20 +2,19 @@ package token
 
 import "penstock/core/kv"
 
-// bpe is byte-pair encoding that starts from bytes. Words are remembered in a
-// bounded cache. It is safe for concurrent use.
+// bpe is byte-pair encoding which starts from bytes. Words are kept in a bounded cache. It is safe for
+// concurrent use.
 type bpe struct {
 	merger
 	single  [256]kv.Token // the token of each byte
 	lexicon *lexicon
-	// whole is asked before merging: the vocabulary by bytes. nil unless the
-	// model ignores merges for words that it knows.
+	// wholeWords is looked up before merging: the vocabulary by bytes. nil unless the model ignores merges
+	// for known words.
 	whole map[string]kv.Token
 	cache *cache
 }
 
-// appendWord appends the ids of the word text[:n]. What follows it in text only
-// makes it faster.
+// appendWord appends the ids of the word text[:n]. The text after it only makes the lookup faster.
 func (m *bpe) appendWord(dst []kv.Token, text string, n int) []kv.Token {
 	if n == 1 {
 		return append(dst, m.single[text[0]])
@@ -23,8 +22,7 @@ func (m *bpe) appendWord(dst []kv.Token, text string, n int) []kv.Token {
 	if n > cacheable {
 		return m.appendUncached(dst, text[:n])
 	}
-	// Also of words that the vocabulary has: it is large, and to look one up in it takes
-	// several waits for memory.
+	// Words of the vocabulary are cached too: it is large, and a lookup in it waits for memory several times.
 	dst, ok := m.cache.append(dst, text, n)
 	if ok {
 		return dst

@@ -10,26 +10,25 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// chain is the decoder of a vocabulary that is not byte-level: what is done to
-// each entry, and what to the text that they make together.
+// decoderChain is the decoder of a vocabulary which is not byte-level: steps on each entry, then on the
+// joined text.
 type chain struct {
 	steps []chainStep
-	// bytes: entries like <0x0A> stand for a byte, which is looked at after before
-	// of the steps. The others work on characters, also on those spelled in bytes.
+	// bytes: entries like <0x0A> stand for a byte, recognised after the first before steps. The remaining
+	// steps work on characters, including those spelled in bytes.
 	bytes  bool
 	before int
-	// spaced: entries are put together with spaces, as without any decoder.
+	// joinsWithSpaces: entries are joined with spaces, as without any decoder.
 	spaced bool
-	// Strip after everything is one: up to stripped of the character strip go from
-	// the beginning.
+	// A final Strip: up to stripped leading characters strip are removed.
 	strip    string
 	stripped int
 }
 
-// chainStep rewrites one entry. first says that no entry was before it.
+// chainStep rewrites one entry. first reports that no entry was before it.
 type chainStep func(entry string, first bool) string
 
-// newChain reads the decoders.
+// newDecoderChain reads the decoders.
 func newChain(raw json.RawMessage) (*chain, error) {
 	list, err := steps(raw)
 	if err != nil {
@@ -64,7 +63,7 @@ func newChain(raw json.RawMessage) (*chain, error) {
 	return c, nil
 }
 
-// setStrip reads what comes after Fuse.
+// setStrip reads the decoder after Fuse.
 func (c *chain) setStrip(s *step) error {
 	switch {
 	case s.Type != "Strip":
@@ -102,8 +101,7 @@ func newChainStep(s *step) (chainStep, error) {
 	return nil, unsupported("decoder %s is not supported with this model", s.Type)
 }
 
-// onCharacters reports whether a decoder does the same to a text and, one by one,
-// to its characters.
+// worksOnCharacters reports whether a decoder gives the same on a text as on its characters one by one.
 func (s *step) onCharacters() bool {
 	return s.Type == "Metaspace" || s.Type == "Replace" && utf8.RuneCountInString(s.Pattern.String) == 1
 }
@@ -126,8 +124,7 @@ func (m *metaspace) decode(entry string, first bool) string {
 	return strings.ReplaceAll(entry, m.mark, space)
 }
 
-// wordPieceStep puts spaces before entries that begin a word. The clean-up is for
-// English, and entry by entry.
+// wordPieceStep puts spaces before entries which start a word. The clean-up is for English, entry by entry.
 func wordPieceStep(prefix string, cleanup bool) chainStep {
 	english := [][2]string{
 		{" .", "."},
@@ -157,8 +154,7 @@ func wordPieceStep(prefix string, cleanup bool) chainStep {
 	}
 }
 
-// render returns what an entry is decoded to. If it stands for a byte, that is
-// the byte and isByte is set.
+// renderEntry returns the text of an entry. If it stands for a byte, text is the byte and isByte is set.
 func (c *chain) render(entry string, first bool) (text string, isByte bool) {
 	for i := 0; i <= len(c.steps); i++ {
 		if c.bytes && i == c.before {
@@ -176,7 +172,7 @@ func (c *chain) render(entry string, first bool) (text string, isByte bool) {
 	return entry, false
 }
 
-// renderSpelled returns what a character spelled in bytes is decoded to.
+// renderSpelled returns the text of a character spelled in bytes.
 func (c *chain) renderSpelled(char string, first bool) string {
 	for _, step := range c.steps[c.before:] {
 		char = step(char, first)
@@ -184,7 +180,7 @@ func (c *chain) renderSpelled(char string, first bool) string {
 	return char
 }
 
-// byteOf reads entries like <0x0A>; the digits may be of either case.
+// parseByteEntry reads entries like <0x0A>, in either case.
 func byteOf(entry string) (byte, bool) {
 	if len(entry) != 6 || !strings.HasPrefix(entry, "<0x") || entry[5] != '>' {
 		return 0, false
@@ -193,24 +189,23 @@ func byteOf(entry string) (byte, bool) {
 	return byte(b), err == nil
 }
 
-// byteName is the entry that stands for b.
+// byteEntryName is the entry of b.
 func byteName(b byte) string {
 	const digits = "0123456789ABCDEF"
 	return "<0x" + string([]byte{digits[b>>4], digits[b&15]}) + ">"
 }
 
-// chainDecoder decodes one stream. Characters spelled in bytes come out as soon
-// as they are whole; what no longer can become one comes out as U+FFFD for every
-// byte up to the next entry that is not a byte. (The reference, which sees
-// the end of a run of bytes before its beginning is shown, replaces all of a run
-// that is broken anywhere. No stream can do that and not wait.)
+// chainDecoder decodes one stream. Characters spelled in bytes come out as soon as they are complete; an
+// invalid run of bytes comes out as U+FFFD for every byte up to the next entry which is not a byte. (The
+// reference, which sees the end of a run before showing its beginning, replaces all of a run with an invalid
+// byte. A stream cannot do that without waiting.)
 type chainDecoder struct {
 	t     *Tokenizer
 	keep  bool
 	begun bool // an entry was pushed
-	first bool // nothing was before this entry or this run of bytes
-	strip int  // characters that may yet go from the beginning
-	// pending is the beginning of a character; broken: the run of bytes is.
+	first bool // nothing came before this entry or run of bytes
+	strip int  // leading characters which may still be stripped
+	// pending is the beginning of a character; broken: the run of bytes is invalid.
 	pending []byte
 	broken  bool
 	buf     [utf8.UTFMax]byte
@@ -222,7 +217,7 @@ func (t *Tokenizer) newChainDecoder(opts prep.DecodeOptions) *chainDecoder {
 	return d
 }
 
-// Push appends the text that id completes to dst; it may be none.
+// Push appends the text which id completes to dst; it may be empty.
 func (d *chainDecoder) Push(dst []byte, id kv.Token) []byte {
 	if !d.keep && d.t.Special(id) || !d.t.known(id) {
 		return dst
@@ -271,7 +266,7 @@ func (d *chainDecoder) flushPending(dst []byte) []byte {
 	return dst
 }
 
-// emit appends text, without what is to be stripped from the beginning.
+// appendStripped appends text without the leading characters to strip.
 func (d *chainDecoder) emit(dst []byte, text string) []byte {
 	for d.strip > 0 && text != "" {
 		rest, ok := strings.CutPrefix(text, d.t.plain.chain.strip)
@@ -285,7 +280,7 @@ func (d *chainDecoder) emit(dst []byte, text string) []byte {
 	return append(dst, text...)
 }
 
-// Flush appends what is left, broken characters as U+FFFD, and begins anew.
+// Flush appends the rest, broken characters as U+FFFD, and resets the decoder.
 func (d *chainDecoder) Flush(dst []byte) []byte {
 	dst = d.endRun(dst)
 	d.begun, d.first, d.strip = false, false, d.t.plain.chain.stripped

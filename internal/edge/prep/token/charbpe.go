@@ -8,22 +8,21 @@ import (
 	"penstock/core/kv"
 )
 
-// charBPE is byte-pair encoding that starts from characters: SentencePiece's. A
-// character without an entry becomes the entries of its bytes, or the unknown
-// token.
+// charBPE is byte-pair encoding which starts from characters: SentencePiece's. A character without an entry
+// becomes the entries of its bytes, or the unknown token.
 type charBPE struct {
 	chars  map[rune]kv.Token
 	bytes  *byteEntries // nil without byte fallback
 	unk    kv.Token
-	hasUnk bool // else unknown characters are left out
-	fuse   bool // neighbouring unknown characters are one token
+	hasUnk bool // otherwise unknown characters are dropped
+	fuse   bool // adjacent unknown characters are one token
 	merger merger
 	// lexicon is nil if bytes or the unknown token merge with others.
 	lexicon *lexicon
 	whole   map[string]kv.Token
 }
 
-// spaceMark is what SentencePiece writes for a space.
+// spaceMark stands for a space in SentencePiece.
 const spaceMark = "▁"
 
 func (m *fileModel) checkBPE() error {
@@ -98,7 +97,7 @@ func (t *Tokenizer) plainMerge(rank int, pair fileMerge, vocab map[string]kv.Tok
 	return merge{uint32(rank), id}, nil
 }
 
-// setLexicon makes the lexicon of characters and of what they merge to.
+// setLexicon makes the lexicon of characters and merged tokens.
 func (m *charBPE) setLexicon(joined []word, merges []fileMerge, vocab map[string]kv.Token) {
 	for _, pair := range merges {
 		for _, name := range [...]string{pair.left, pair.right} {
@@ -114,8 +113,8 @@ func (m *charBPE) setLexicon(joined []word, merges []fileMerge, vocab map[string
 	m.lexicon = newLexicon(&m.merger, words, m.appendSymbols)
 }
 
-// atBorders cuts text before every run of space marks, which no merge crosses,
-// so that words are short and can be remembered.
+// spaceMarkSplitter cuts text before every run of space marks, which no merge crosses, so that words are
+// short and can be cached.
 type atBorders struct{ words remembered }
 
 func (m *atBorders) appendWord(dst []kv.Token, text string) []kv.Token {
@@ -127,7 +126,7 @@ func (m *atBorders) appendWord(dst []kv.Token, text string) []kv.Token {
 	return dst
 }
 
-// wordEnd returns the position of the first space mark after something else.
+// wordEnd returns the position of the first space mark after another character.
 func wordEnd(text string) int {
 	rest := strings.TrimLeft(text, spaceMark)
 	n := strings.Index(rest, spaceMark)
@@ -149,8 +148,7 @@ func (m *charBPE) appendWord(dst []kv.Token, word string) []kv.Token {
 	return dst[:start+len(m.merger.merge(dst[start:]))]
 }
 
-// appendLong encodes runs of known characters apart from what is between them:
-// that never merges.
+// appendLong encodes runs of known characters apart from the unknown ones in between, which never merge.
 func (m *charBPE) appendLong(dst []kv.Token, word string) []kv.Token {
 	for word != "" {
 		n := m.knownEnd(word)
@@ -187,7 +185,7 @@ func (m *charBPE) unknownEnd(word string) int {
 	return len(word)
 }
 
-// char returns the entry of the first character of a text, and its length.
+// lookupChar returns the entry of the first character of a text, and its length.
 func (m *charBPE) char(text string) (id kv.Token, width int, ok bool) {
 	r, width := utf8.DecodeRuneInString(text)
 	if r == utf8.RuneError && width == 1 {
@@ -197,10 +195,10 @@ func (m *charBPE) char(text string) (id kv.Token, width int, ok bool) {
 	return id, width, ok
 }
 
-// appendSymbols appends the ids that merging starts from. An unknown token waits
-// for the next known character, as in the reference, bytes go before it.
+// appendSymbols appends the ids from which merging starts. An unknown token waits for the next known
+// character, and bytes go before it, as in the reference.
 func (m *charBPE) appendSymbols(dst []kv.Token, word string) []kv.Token {
-	waiting := false // an unknown token
+	waiting := false // a pending unknown token
 	for i := 0; i < len(word); {
 		id, width, ok := m.char(word[i:])
 		char := word[i : i+width]

@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// charsmap is a normalizer that SentencePiece compiled into its model: a double
-// array from byte strings to what replaces them.
+// charsmap is a normalizer compiled into a SentencePiece model: a double array from byte strings to their
+// replacements.
 type charsmap struct {
 	units    []uint32
 	blob     string // replacements, each ended by a zero byte
 	clusters *clusters
 }
 
-// newCharsmap reads the base64 of the length of the array in bytes, the array,
-// and the replacements, integers little-endian.
+// newCharsmap reads, in base64, the length of the array in bytes, the array, and the replacements; integers
+// are little-endian.
 func newCharsmap(encoded string) (normalizer, error) {
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
@@ -43,12 +43,11 @@ func newCharsmap(encoded string) (normalizer, error) {
 	return m.normalize, nil
 }
 
-// wholeCluster is the length in bytes below which a cluster is looked up as one.
+// wholeCluster is the length in bytes below which a cluster is looked up as a whole.
 const wholeCluster = 6
 
-// normalize replaces grapheme clusters of a few bytes by what their shortest
-// prefix in the map stands for, and everything else character by character. That
-// a cluster can lose its marks in this way is how the reference has it.
+// normalize replaces grapheme clusters of a few bytes by the replacement of their shortest prefix in the map,
+// and everything else character by character. A cluster can lose its marks in this way, as in the reference.
 func (m *charsmap) normalize(text string) string {
 	var b strings.Builder
 	for text != "" {
@@ -74,7 +73,7 @@ func (m *charsmap) normalize(text string) string {
 	return b.String()
 }
 
-// lookup returns the replacement of the shortest prefix of key that has one.
+// lookupPrefix returns the replacement of the shortest prefix of key which has one.
 func (m *charsmap) lookup(key string) (string, bool) {
 	at := uint32(0)
 	unit, ok := m.unit(at)
@@ -103,11 +102,11 @@ func (m *charsmap) unit(at uint32) (uint32, bool) {
 	return m.units[at], true
 }
 
-// offset is where the children of a unit are, relative to it.
+// childOffset is the position of a unit's children, relative to it.
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// clusters finds grapheme clusters as far as they matter to charsmap: those of
-// less than wholeCluster bytes, and that nothing longer is taken for one.
+// graphemeClusters finds grapheme clusters as far as charsmap needs them: the ones of less than wholeCluster
+// bytes.
 type clusters struct{ extends *runeSet }
 
 func newClusters() (*clusters, error) {
@@ -118,10 +117,9 @@ func newClusters() (*clusters, error) {
 	return &clusters{&p.extends}, nil
 }
 
-// next returns the length of the first cluster of text. Clusters that go on for
-// other reasons than marks and joiners (syllables of Hangul, flags, families) are
-// cut up: they are too long to be looked up as one. It could only matter to a part
-// that carries a mark of its own and has a replacement without it.
+// nextCluster returns the length of the first cluster of text. Clusters joined for other reasons than marks
+// and joiners (Hangul syllables, flags, families) are cut up: they are too long to be looked up as one. It
+// could only matter to a part with a mark of its own and a replacement without it.
 func (c *clusters) next(text string) int {
 	r, n := utf8.DecodeRuneInString(text)
 	if r == '\r' && len(text) > 1 && text[1] == '\n' {
@@ -148,7 +146,7 @@ func (c *clusters) next(text string) int {
 	return n
 }
 
-// prepends: Grapheme_Cluster_Break=Prepend.
+// isPrepend: Grapheme_Cluster_Break=Prepend.
 func prepends(r rune) bool {
 	switch {
 	case r < 0x600:
@@ -161,8 +159,7 @@ func prepends(r rune) bool {
 	return false
 }
 
-// breaks: no cluster goes on after it, or on to it: Grapheme_Cluster_Break is
-// Control, CR or LF.
+// isClusterBreak: no cluster continues after or before it: Grapheme_Cluster_Break is Control, CR or LF.
 func breaks(r rune) bool {
 	switch {
 	case r < 0x20, 0x7F <= r && r < 0xA0, r == 0xAD, r == 0x61C, r == 0x180E, r == 0x200B, r == 0x200E, r == 0x200F,

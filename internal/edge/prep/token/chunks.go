@@ -10,11 +10,9 @@ import (
 	"penstock/core/kv"
 )
 
-// chunks remembers the ids of pieces of text that begin and end at seams, so
-// that of a growing conversation only what is new is encoded. Since the ids of a
-// chunk do not depend on what surrounds it, it serves any prompt that has the
-// same chunk. It is safe for concurrent use; what was not used for longest goes
-// first, about.
+// chunkCache caches the ids of pieces of text which start and end at seams, so that only the new part of a
+// growing conversation is encoded. The ids of a chunk do not depend on its surroundings, so any prompt with
+// the same chunk can use them. It is safe for concurrent use; eviction is approximately least recently used.
 type chunks struct {
 	classes *classes
 	shards  [chunkShards]chunkShard
@@ -26,39 +24,37 @@ type chunks struct {
 
 const (
 	chunkShards = 16
-	// chunkBudget bounds, in bytes, what the chunks of one tokenizer hold: the
-	// text and ids of about 10 million tokens of English.
+	// chunkBudget bounds the bytes of a tokenizer's chunks: the text and ids of about 10 million tokens of
+	// English.
 	chunkBudget = 64 << 20
-	// chunkSize is the length in bytes from which a chunk ends at the next seam.
-	// Half of it, on average, is encoded again when a text grows at its end.
+	// chunkSize is the length in bytes from which a chunk ends at the next seam. On average half of it is
+	// encoded again when a text grows at its end.
 	chunkSize = 512
-	// minChunk is the length in bytes below which encoding a text is as fast as
-	// looking it up.
+	// minChunk is the length in bytes below which encoding a text is as fast as looking it up.
 	minChunk = 128
-	// maxChunk is the length in bytes of the longest chunk that is remembered:
-	// only text of an unusual kind goes so long without a seam.
+	// maxChunk is the length in bytes of the longest cached chunk: only unusual text goes so long without a
+	// seam.
 	maxChunk = 16 << 10
-	// chunkOverhead is what an entry takes besides its text and ids.
+	// chunkOverhead is the size of an entry in addition to its text and ids.
 	chunkOverhead = 96
-	// slabsOfShard is how many slabs a shard has when its budget is used up.
+	// arenasPerShard is how many arenas a shard has when its budget is used up.
 	slabsOfShard = 16
 )
 
-// chunkKey finds a chunk by its text and how that was encoded. Texts can share one.
+// chunkKey is the hash of a chunk's text and encoding mode. Texts can collide.
 type chunkKey uint64
 
 func chunkKeyOf(text string, parseSpecial bool) chunkKey {
 	key := chunkKey(xxh3.HashString(text))
 	if parseSpecial {
-		return key ^ golden // of the same text never the same key
+		return key ^ golden // the keys of the two modes always differ
 	}
 	return key
 }
 
-// chunkShard keeps chunks one after the other in slabs, and forgets those of the oldest slab
-// together: so remembering a chunk is two copies and no allocation, and the garbage
-// collector has nothing to look through. What is used while it is in the older half
-// of the slabs is copied to the newest.
+// chunkShard stores chunks one after the other in arenas, and evicts the oldest arena as a whole: adding a
+// chunk is two copies without allocation, and the garbage collector has nothing to scan. A chunk used in the
+// older half of the arenas is copied to the newest.
 type chunkShard struct {
 	mu struct {
 		sync.Mutex
@@ -67,11 +63,11 @@ type chunkShard struct {
 		places map[chunkKey]chunkPlace
 		slabs  []*slab // the oldest first
 		oldest uint32  // number of slabs[0]
-		spare  *slab   // one that was emptied, or nil
+		spare  *slab   // an emptied one, or nil
 	}
 }
 
-// slab is a row of chunks.
+// chunkArena is a sequence of chunks.
 type slab struct {
 	keys []chunkKey
 	text []byte
@@ -80,7 +76,7 @@ type slab struct {
 
 func (s *slab) size() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
 
-// chunkPlace is where a chunk is: in which slab, by number, and where there.
+// chunkPlace is the place of a chunk: its arena, by number, and the ranges in it.
 type chunkPlace struct {
 	slab          uint32
 	text, textEnd uint32
@@ -129,7 +125,7 @@ func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool) 
 
 func (c *chunks) shard(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
 
-// append appends the ids of exactly this text if they are remembered.
+// appendCached appends the ids of exactly this text if they are cached.
 func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
 	dst, ok := c.shard(key).append(dst, key, text)
 	if !ok {
@@ -162,14 +158,14 @@ func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Tok
 	return dst, true
 }
 
-// remember puts a chunk in the place of one with the same key.
+// addChunk stores a chunk and replaces one with the same key.
 func (s *chunkShard) remember(key chunkKey, text string, ids []kv.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(key, text, ids)
 }
 
-// put copies a chunk to the newest slab. The caller holds the lock.
+// addChunkLocked copies a chunk to the newest arena.
 func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
 	size := len(text) + 4*len(ids) + chunkOverhead
 	if size > s.mu.budget {
@@ -189,8 +185,7 @@ func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
 	s.mu.held += size
 }
 
-// newest returns the slab for a chunk that takes size bytes. The caller holds the
-// lock.
+// newestArenaLocked returns the arena for a chunk of size bytes.
 func (s *chunkShard) newest(size int) *slab {
 	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].size()+size <= s.mu.budget/slabsOfShard {
 		return s.mu.slabs[n-1]
@@ -203,12 +198,12 @@ func (s *chunkShard) newest(size int) *slab {
 	return fresh
 }
 
-// forget empties the oldest slab. The caller holds the lock.
+// evictOldestLocked empties the oldest arena.
 func (s *chunkShard) forget() {
 	old := s.mu.slabs[0]
 	s.mu.held -= old.size()
 	for _, key := range old.keys {
-		if s.mu.places[key].slab == s.mu.oldest { // else it was copied, or is another's
+		if s.mu.places[key].slab == s.mu.oldest { // otherwise it was copied, or replaced
 			delete(s.mu.places, key)
 		}
 	}
@@ -218,17 +213,15 @@ func (s *chunkShard) forget() {
 	s.mu.oldest++
 }
 
-// Stats are counts since a tokenizer was made, of texts long enough to be looked
-// up in pieces.
+// Stats are counts since a tokenizer was made, for texts long enough to be looked up in pieces.
 type Stats struct {
-	Hits, Misses uint64 // pieces that were remembered, and those that were not
-	Reused       uint64 // bytes of text that were not encoded again
-	Encoded      uint64 // bytes of text that were looked up in vain
-	Held         int    // bytes of memory that what is remembered takes, about
+	Hits, Misses uint64 // cached pieces, and missing ones
+	Reused       uint64 // bytes of text served from the cache
+	Encoded      uint64 // bytes of text not found in the cache
+	Held         int    // approximate bytes of memory of the cache
 }
 
-// Stats returns the counts of t. All are zero for a tokenizer whose texts cannot
-// be cut without regard to what surrounds them.
+// Stats returns the counts of t. All are zero for a tokenizer without seams.
 func (t *Tokenizer) Stats() Stats {
 	c := t.chunks
 	if c == nil {

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// class says what a character is to a pre-tokenizer's regular expression. The
-// zero value is control characters and what Unicode has not assigned.
+// charClass is the class of a character in a pre-tokenizer's regular expression. The zero value is control
+// characters and unassigned code points.
 type class uint8
 
 const (
@@ -20,8 +20,8 @@ const (
 	sign                      // [\p{P}\p{S}]
 )
 
-// classes answers by one load for every code point that has a class, except the
-// marks from U+E0100 to U+E01EF: the last letter is U+323AF.
+// classes gives the class of every code point with one load, except the marks from U+E0100 to U+E01EF: the
+// last letter is U+323AF.
 type classes [0x323B0]class
 
 func newClasses() *classes {
@@ -67,8 +67,8 @@ func (c *classes) markRange(low, high, stride int, bit class) {
 	}
 }
 
-// at returns the class and the width of the first character of s; of the empty
-// string it is (0, 0). A broken byte is a sign of width 1, as U+FFFD is.
+// classAt returns the class and the width of the first character of s, (0, 0) for the empty string. An
+// invalid byte is a sign of width 1, like U+FFFD.
 func (c *classes) at(s string) (class, int) {
 	if len(s) == 0 {
 		return 0, 0
@@ -86,8 +86,7 @@ func (c *classes) at(s string) (class, int) {
 	return 0, width
 }
 
-// run returns the length of the longest prefix of s whose characters all have
-// one of the bits in any.
+// runLength returns the length of the longest prefix of s whose characters all have one of the bits in any.
 func (c *classes) run(s string, any class) int {
 	i := 0
 	for i < len(s) {
@@ -107,8 +106,7 @@ func (c *classes) run(s string, any class) int {
 	return i
 }
 
-// otherRun returns the length of the longest prefix of s that has no letter, no
-// number and no white space.
+// otherRunLength returns the length of the longest prefix of s without letters, numbers and white space.
 func (c *classes) otherRun(s string) int {
 	i := 0
 	for i < len(s) {

@@ -7,13 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// cutter is a pre-tokenizer of a vocabulary that is not byte-level: it yields the
-// words of text, none of them empty. first says that text begins where the whole
-// input does, and of a word that it does.
+// wordCutter is a pre-tokenizer of a vocabulary which is not byte-level: it yields the non-empty words of
+// text. first reports that text, or a word, begins where the whole input does.
 type cutter func(text string, first bool, yield func(word string, first bool))
 
-// newCutters reads the pre-tokenizers. altersStart names a normalizer that can
-// take away the beginning of a text, "" if there is none.
+// newCutters reads the pre-tokenizers. altersStart names a normalizer which can remove the beginning of a
+// text, "" if there is none.
 func newCutters(raw json.RawMessage, altersStart string) ([]cutter, error) {
 	list, err := steps(raw)
 	if err != nil {
@@ -52,7 +51,7 @@ func newCutter(s *step, altersStart string) (cutter, error) {
 	return nil, unsupported("pre_tokenizer %s is not supported", s.Type)
 }
 
-// cutter makes the pre-tokenizers that go by character properties.
+// newPropertyCutter makes the pre-tokenizers which use character properties.
 func (p *properties) cutter(s *step) (cutter, error) {
 	signs := findRune(p.punctuation.has)
 	switch s.Type {
@@ -112,7 +111,7 @@ func splitCutter(s *step) (cutter, error) {
 	return rule.cut, nil
 }
 
-// behavior says what becomes of the matches of a pattern.
+// splitBehavior says what happens to the matches of a pattern.
 type behavior int
 
 const (
@@ -141,11 +140,10 @@ func behaviorOf(name string) (behavior, error) {
 
 // splitRule cuts text at the matches of a pattern.
 type splitRule struct {
-	// find returns the first match in a text that is not empty, or -1. A match is
-	// not empty.
+	// find returns the first match in a non-empty text, or -1. A match is not empty.
 	find     func(text string) (start, end int)
 	behavior behavior
-	invert   bool // what does not match counts as match, and the reverse
+	invert   bool // swaps matches and the text between them
 }
 
 func findRune(has func(rune) bool) func(string) (int, int) {
@@ -166,16 +164,14 @@ func findString(pattern string) func(string) (int, int) {
 	}
 }
 
-// span is a part of a text; last says whether the last of what it is joined from
-// is a match.
+// matchSpan is a part of a text; last reports whether the last part joined to it is a match.
 type span struct {
 	start, end int
 	match      bool
 	last       bool
 }
 
-// cut yields words as it finds them: it keeps nothing for each of them, since a
-// client can send a text of many.
+// cutText yields words as it finds them, without storing them, since a client can send a text of many words.
 func (rule splitRule) cut(text string, first bool, yield func(string, bool)) {
 	var held span // not yielded yet, the next may join it
 	flush := func() {
@@ -206,7 +202,7 @@ func (rule splitRule) cut(text string, first bool, yield func(string, bool)) {
 	flush()
 }
 
-// joins reports whether a span and the one after it become one.
+// joinsNext reports whether a span and the next one become one.
 func (rule splitRule) joins(match, next bool) bool {
 	switch rule.behavior {
 	case mergedWithPrevious:
@@ -219,7 +215,7 @@ func (rule splitRule) joins(match, next bool) bool {
 	return false
 }
 
-// metaspace writes spaces as a character of their own.
+// metaspace replaces spaces by a visible character.
 type metaspace struct {
 	mark   string
 	scheme string // always, first, never
@@ -227,8 +223,8 @@ type metaspace struct {
 	whole  bool // do not cut
 }
 
-// newMetaspace reads what the pre-tokenizer and the decoder of the name share.
-// Older files say add_prefix_space instead of prepend_scheme.
+// newMetaspace reads the options common to the pre-tokenizer and the decoder of that name. Older files have
+// add_prefix_space instead of prepend_scheme.
 func newMetaspace(s *step) (*metaspace, error) {
 	m := &metaspace{mark: s.Replacement, scheme: s.PrependScheme, whole: s.Split != nil && !*s.Split}
 	if utf8.RuneCountInString(m.mark) != 1 {
@@ -273,8 +269,8 @@ func (m *metaspace) cut(text string, first bool, yield func(string, bool)) {
 	m.split.cut(text, first, yield)
 }
 
-// altersStart returns the name of a normalizer that can take away the beginning
-// of a text, so that what is left does not begin where the input does.
+// findStartAltering returns the name of a normalizer which can remove the beginning of a text, so that the
+// rest does not begin where the input does.
 func altersStart(raw json.RawMessage) (string, error) {
 	list, err := steps(raw)
 	if err != nil {

@@ -7,19 +7,17 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// decoder holds back the bytes of a character that is not complete.
+// byteDecoder holds back the bytes of an incomplete character.
 type decoder struct {
 	t       *Tokenizer
 	keep    bool
-	pending []byte // fewer than utf8.UTFMax bytes, a beginning of a character
+	pending []byte // fewer than utf8.UTFMax bytes, the beginning of a character
 	buf     [32]byte
 }
 
-// NewDecoder returns an incremental decoder for one stream. Its output is the
-// bytes of all tokens with every maximal part of a broken character replaced by
-// U+FFFD, which is what Python's "replace" and the Unicode standard do,
-// wherever the tokens' borders fall. Ids that are not in the vocabulary stand
-// for nothing.
+// NewDecoder returns an incremental decoder for one stream. Its output is the bytes of all tokens with every
+// maximal part of a broken character replaced by U+FFFD, as Python's "replace" and the Unicode standard do,
+// wherever the token borders are. Unknown ids decode to nothing.
 func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
 	if t.plain != nil {
 		return t.newChainDecoder(opts)
@@ -29,7 +27,7 @@ func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
 	return d
 }
 
-// Push appends the text that id completes to dst; it may be none.
+// Push appends the text which id completes to dst; it may be empty.
 func (d *decoder) Push(dst []byte, id kv.Token) []byte {
 	if !d.keep && d.t.Special(id) {
 		return dst
@@ -44,7 +42,7 @@ func (d *decoder) Push(dst []byte, id kv.Token) []byte {
 	return dst
 }
 
-// Flush appends what is left, broken characters as U+FFFD.
+// Flush appends the rest, broken characters as U+FFFD.
 func (d *decoder) Flush(dst []byte) []byte {
 	if len(d.pending) > 0 {
 		d.pending = d.pending[:0]
@@ -55,8 +53,8 @@ func (d *decoder) Flush(dst []byte) []byte {
 
 const replacement = "\uFFFD"
 
-// appendComplete appends src to dst with broken characters replaced, except for
-// a tail that further bytes could complete. n is the length of what it used.
+// appendComplete appends src to dst with broken characters replaced, except for a tail which further bytes
+// could complete. n is the length consumed.
 func appendComplete(dst, src []byte) (out []byte, n int) {
 	for n < len(src) {
 		size, whole := character(src[n:])
@@ -73,8 +71,8 @@ func appendComplete(dst, src []byte) (out []byte, n int) {
 	return dst, n
 }
 
-// character returns the length of the longest prefix of src, at least 1, that
-// is a character or could begin one, and whether it is a whole one.
+// scanCharacter returns the length of the longest prefix of src, at least 1, which is a character or could
+// begin one, and whether it is complete.
 func character(src []byte) (size int, whole bool) {
 	want := need(src[0])
 	for size = 1; size < want && size < len(src); size++ {
@@ -89,7 +87,7 @@ func character(src []byte) (size int, whole bool) {
 	return size, size == want
 }
 
-// need is the length of the character that lead begins; 0 if it begins none.
+// characterLength is the length of the character which starts with lead; 0 if none does.
 func need(lead byte) int {
 	switch {
 	case lead < 0x80:
@@ -106,8 +104,8 @@ func need(lead byte) int {
 	return 0
 }
 
-// secondRange is what may follow lead: table 3-7 of the Unicode standard, which
-// rules out overlong forms, surrogates and what lies beyond U+10FFFF.
+// secondByteRange is the range of the byte after lead: table 3-7 of the Unicode standard, which rules out
+// overlong forms, surrogates and code points beyond U+10FFFF.
 func secondRange(lead byte) (low, high byte) {
 	switch lead {
 	case 0xE0:

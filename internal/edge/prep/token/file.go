@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// file is a tokenizer.json. Truncation and padding are left out on purpose: what
-// a training script saved there is not for a server to apply.
+// tokenizerFile is a tokenizer.json. Truncation and padding are ignored on purpose: they are leftovers of
+// training and not for a server to apply.
 type file struct {
 	AddedTokens   []fileAdded     `json:"added_tokens"`
 	Normalizer    json.RawMessage `json:"normalizer"`
@@ -44,8 +44,8 @@ type fileModel struct {
 	Merges                  []fileMerge     `json:"merges"`
 }
 
-// fileConfig is what a tokenizer_config.json can add. What goes before a text is
-// left to tokenizer.json: classes that override it there keep the two equal.
+// fileConfig is what a tokenizer_config.json can add. The tokens before a text are left to tokenizer.json:
+// classes which override them keep the two equal.
 type fileConfig struct {
 	EOS   fileToken              `json:"eos_token"`
 	Added map[kv.Token]fileAdded `json:"added_tokens_decoder"`
@@ -97,8 +97,7 @@ func (m *fileMerge) parse(line string) error {
 	return nil
 }
 
-// step is one component of a stage: its type, and the fields that any of the
-// supported types have.
+// componentConfig is one component of a stage: its type, and the union of the fields of the supported types.
 type step struct {
 	Type string `json:"type"`
 
@@ -139,7 +138,7 @@ type step struct {
 	Lowercase           *bool  `json:"lowercase"`
 	PrecompiledCharsmap string `json:"precompiled_charsmap"`
 
-	// Content is Replace's, of a normalizer or decoder, and Strip's.
+	// Content belongs to Replace, in a normalizer or decoder, and to Strip.
 	Content string `json:"content"`
 
 	// Decoders
@@ -183,13 +182,13 @@ type templateSpecial struct {
 	IDs []kv.Token `json:"ids"`
 }
 
-// steps returns the components of a stage in order, sequences taken apart. A
-// stage that is absent or null has none.
+// parseComponents returns the components of a stage in order, with sequences flattened. A stage which is
+// absent or null has none.
 func steps(raw json.RawMessage) ([]step, error) {
 	return appendSteps(nil, raw, 0)
 }
 
-// maxNesting bounds sequences inside sequences; real files have one level.
+// maxNesting bounds nested sequences; real files have one level.
 const maxNesting = 8
 
 func appendSteps(dst []step, raw json.RawMessage, depth int) ([]step, error) {

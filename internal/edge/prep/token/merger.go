@@ -7,19 +7,17 @@ import (
 	"penstock/core/kv"
 )
 
-// merger is the heart of byte-pair encoding: of all neighbouring symbols that
-// merge it takes those of the lowest rank, the leftmost first, until none can. It
-// is safe for concurrent use.
+// merger is the core of byte-pair encoding: it merges the neighbouring symbols of the lowest rank, the
+// leftmost first, until no merge is left. It is safe for concurrent use.
 type merger struct {
 	merges *pairs
 	pool   sync.Pool // *mergeScratch
 }
 
-// shortWord is the length in symbols up to which searching the whole word for
-// every merge beats keeping a heap.
+// shortWord is the length in symbols up to which scanning the whole word for every merge beats a heap.
 const shortWord = 32
 
-// merge merges symbols in place and returns what is left of them.
+// mergeSymbols merges symbols in place and returns the rest of them.
 func (m *merger) merge(symbols []kv.Token) []kv.Token {
 	if len(symbols) <= shortWord {
 		return m.mergeShort(symbols)
@@ -35,7 +33,7 @@ func (m *merger) merge(symbols []kv.Token) []kv.Token {
 	return symbols
 }
 
-// mergeShort is quadratic in at most shortWord.
+// mergeShort is quadratic in at most shortWord symbols.
 func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
 	var next [shortWord]uint32 // the rank at which ids[i] and ids[i+1] merge
 	n := len(ids)
@@ -66,27 +64,27 @@ func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
 	return ids[:n]
 }
 
-// keepScratch bounds, in symbols, the scratch that is kept for the next word, so
-// that one huge word does not pin its memory.
+// keepScratch bounds, in symbols, the scratch which is kept for the next word, so that one huge word does not
+// pin its memory.
 const keepScratch = 1 << 16
 
-// mergeScratch is the working memory for one word: the symbols as a doubly linked
-// list, and a heap of the merges that are possible between them.
+// mergeScratch is the working memory for one word: the symbols as a doubly linked list, and a heap of the
+// possible merges.
 type mergeScratch struct {
 	ids   []kv.Token
 	links []link
 	heap  []candidate
 }
 
-// link has the positions of a symbol's neighbours, -1 at the ends. A symbol that
-// was merged into its left neighbour has next == dead.
+// symbolLink has the positions of a symbol's neighbours, -1 at the ends. A symbol which was merged into its
+// left neighbour has next == mergedAway.
 type link struct{ prev, next int32 }
 
 const dead = -2
 
-// candidate says that the symbol at a position and the one after it could merge:
-// the rank above, the position below, so that the order of the numbers is the
-// order of merging. It is stale when the two no longer merge at that rank.
+// mergeCandidate is a possible merge of the symbol at a position with the next one: the rank in the high
+// bits, the position in the low bits, so that numeric order is merge order. It is stale when the two no
+// longer merge at that rank.
 type candidate uint64
 
 func newCandidate(rank uint32, pos int32) candidate { return candidate(rank)<<32 | candidate(pos) }
@@ -94,7 +92,7 @@ func newCandidate(rank uint32, pos int32) candidate { return candidate(rank)<<32
 func (c candidate) rank() uint32 { return uint32(c >> 32) }
 func (c candidate) pos() int32   { return int32(uint32(c)) }
 
-// merge takes O(n log n) for n symbols.
+// mergeAll takes O(n log n) for n symbols.
 func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
 	s.ids = ids
 	s.links, s.heap = slices.Grow(s.links[:0], len(ids)), slices.Grow(s.heap[:0], len(ids))
@@ -129,14 +127,14 @@ func (s *mergeScratch) rankAt(p *pairs, pos int32) uint32 {
 	return p.rank(s.ids[pos], s.ids[next])
 }
 
-// offer puts the merge of the symbol at pos on the heap, if there is one.
+// pushMerge pushes the merge of the symbol at pos on the heap, if there is one.
 func (s *mergeScratch) offer(p *pairs, pos int32) {
 	if rank := s.rankAt(p, pos); rank != noMerge {
 		s.push(newCandidate(rank, pos))
 	}
 }
 
-// join makes the symbol at pos and its right neighbour the one symbol id.
+// joinSymbols replaces the symbol at pos and its right neighbour by the symbol id.
 func (s *mergeScratch) join(p *pairs, pos int32, id kv.Token) {
 	left := &s.links[pos]
 	right := &s.links[left.next]

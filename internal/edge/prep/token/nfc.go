@@ -8,23 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// nfcData is described in tools/fixtures/make_nfc.py, which made it.
+// nfcData is made and described by tools/fixtures/make_nfc.py.
 //
 //go:embed nfc.txt
 var nfcData string
 
-// nfc is Unicode normalization form C (Unicode Standard Annex 15) with the
-// tables of the reference implementation.
+// nfc is Unicode normalization form C (Unicode Standard Annex 15) with the tables of the reference
+// implementation.
 type nfc struct {
-	// unsettled has a bit for every code point that can change in, or change,
-	// its surroundings; text without one is normalized already.
+	// unsettled has a bit for every code point which can change, or be changed by, its surroundings; text
+	// without one is normalized already.
 	unsettled [(nfcLimit + 63) / 64]uint64
 	class     map[rune]uint8   // canonical combining class, where it is not 0
 	parts     map[rune][2]rune // canonical decomposition; the second may be 0
 	composed  map[[2]rune]rune
 }
 
-// nfcLimit is above every code point that normalization concerns.
+// nfcLimit is above every code point which normalization changes.
 const nfcLimit = 0x30000
 
 // The arithmetic of Hangul syllables, chapter 3.12 of the Unicode standard.
@@ -50,7 +50,7 @@ func newNFC() (*nfc, error) {
 	return n, nil
 }
 
-// read takes in one line of the data.
+// readLine reads one line of the data.
 func (n *nfc) read(line string) error {
 	if strings.HasPrefix(line, "C") {
 		var first, last rune
@@ -86,8 +86,7 @@ func (n *nfc) unsettle(r rune) {
 	}
 }
 
-// normalize returns text in normal form C. Text that is already, nearly all
-// there is, comes back as it is.
+// normalizeNFC returns text in normal form C. Text which already is, nearly all text, is returned as it is.
 func (n *nfc) normalize(text string) string {
 	if n.settled(text) {
 		return text
@@ -101,15 +100,14 @@ func (n *nfc) normalize(text string) string {
 	})
 }
 
-// starts reports that r does nothing to what is before it.
+// isStarter reports that r does not change what comes before it.
 func (n *nfc) starts(r rune) bool { return !n.unsettles(r) }
 
 // normalBlock is how many bytes of text are normalized at a time.
 const normalBlock = 4 << 10
 
-// inBlocks rewrites text block by block, so that memory for its characters one by
-// one is not that of the whole text. A block goes on over size bytes to the next
-// character that starts. rewrite appends to an empty slice, which it may reuse.
+// rewriteBlocks rewrites text block by block, to bound the memory for decoded characters. A block extends
+// beyond size bytes to the next starter. rewrite appends to an empty slice, which it may reuse.
 func inBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune, string) []rune) string {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -132,8 +130,7 @@ func inBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune
 	return b.String()
 }
 
-// settled reports that text is in normal form and valid: broken bytes become
-// U+FFFD whatever else is in the text.
+// isNormalized reports that text is in normal form and valid: broken bytes become U+FFFD in any text.
 func (n *nfc) settled(text string) bool {
 	for _, r := range text {
 		if n.unsettles(r) || r == utf8.RuneError {
@@ -147,7 +144,7 @@ func (n *nfc) unsettles(r rune) bool {
 	return 0x300 <= r && r < nfcLimit && n.unsettled[r/64]&(1<<(r%64)) != 0
 }
 
-// classOf returns the combining class of r. Only what unsettles has one.
+// combiningClass returns the combining class of r. Only unsettled code points have one.
 func (n *nfc) classOf(r rune) uint8 {
 	if !n.unsettles(r) {
 		return 0
@@ -155,7 +152,7 @@ func (n *nfc) classOf(r rune) uint8 {
 	return n.class[r]
 }
 
-// decompose appends the full canonical decomposition of r.
+// decomposeRune appends the full canonical decomposition of r.
 func (n *nfc) decompose(dst []rune, r rune) []rune {
 	if s := r - hangulS; 0 <= s && s < hangulLs*hangulVs*hangulTs {
 		dst = append(dst, hangulL+s/(hangulVs*hangulTs), hangulV+s/hangulTs%hangulVs)
@@ -178,7 +175,7 @@ func (n *nfc) decompose(dst []rune, r rune) []rune {
 	return dst
 }
 
-// order sorts every run of marks by class, keeping equals in place.
+// orderMarks sorts every run of marks by class, stably.
 func (n *nfc) order(runes []rune) {
 	for i := 0; i < len(runes); {
 		end := i
@@ -190,14 +187,14 @@ func (n *nfc) order(runes []rune) {
 	}
 }
 
-// orderRun sorts one run of marks. Text has a few; as many as a hostile text has
-// are sorted by counting, in time that grows as they do.
+// orderMarkRun sorts one run of marks. Usual text has a few; a long run of a hostile text is sorted by
+// counting, in linear time.
 func (n *nfc) orderRun(run []rune) {
 	if len(run) <= 64 {
 		slices.SortStableFunc(run, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
 		return
 	}
-	var place [257]int // of the next mark of each class
+	var place [257]int // position of the next mark of each class
 	for _, r := range run {
 		place[int(n.class[r])+1]++
 	}
@@ -210,12 +207,12 @@ func (n *nfc) orderRun(run []rune) {
 	}
 }
 
-// compose puts together, in place, what follows a starter and is not blocked
-// from it by a mark of the same or a higher class in between.
+// composeRunes composes, in place, what follows a starter and is not blocked from it by a mark of the same or
+// a higher class in between.
 func (n *nfc) compose(runes []rune) []rune {
 	out := runes[:0]
 	starter := -1
-	last := uint8(0) // class of the character before, 0 right after the starter
+	last := uint8(0) // class of the previous character, 0 right after the starter
 	for _, r := range runes {
 		class := n.classOf(r)
 		if starter >= 0 && (last == 0 || last < class) {
@@ -233,7 +230,7 @@ func (n *nfc) compose(runes []rune) []rune {
 	return out
 }
 
-// join returns what a and b compose to. Only what unsettles can be a b.
+// composePair returns the composition of a and b. Only an unsettled b composes.
 func (n *nfc) join(a, b rune) (rune, bool) {
 	if !n.unsettles(b) {
 		return 0, false

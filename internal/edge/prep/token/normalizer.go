@@ -9,15 +9,13 @@ import (
 // normalizer rewrites text before it is cut.
 type normalizer func(string) string
 
-// normalizerSet makes normalizers and shares their tables, which are read when
-// the first one needs them.
+// normalizerSet makes normalizers and shares their tables, which are read on first use.
 type normalizerSet struct {
 	nfc   *nfc
 	props *properties
 }
 
-// newNormalizers reads the normalizers; none is the usual case of byte-level
-// vocabularies.
+// newNormalizers reads the normalizers; byte-level vocabularies usually have none.
 func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
 	list, err := steps(raw)
 	if err != nil {
@@ -53,7 +51,7 @@ func (set *normalizerSet) normalizer(s *step) (normalizer, error) {
 	return nil, unsupported("normalizer %s is not supported", s.Type)
 }
 
-// tabled makes the normalizers that need tables.
+// newTableNormalizer makes the normalizers which need tables.
 func (set *normalizerSet) tabled(s *step) (normalizer, error) {
 	var err error
 	if set.nfc == nil {
@@ -85,8 +83,7 @@ func (set *normalizerSet) tabled(s *step) (normalizer, error) {
 	return set.bert(s)
 }
 
-// bert is the order of BertNormalizer; accents go if the text is lowered and
-// nothing else is said.
+// newBertNormalizer applies the order of BertNormalizer; accents are removed if text is lowered, by default.
 func (set *normalizerSet) bert(s *step) (normalizer, error) {
 	if s.CleanText == nil || s.HandleChineseChars == nil || s.Lowercase == nil {
 		return nil, malformed("normalizer BertNormalizer has not all of clean_text, handle_chinese_chars and lowercase")
@@ -139,8 +136,8 @@ func setIdeographsApart(text string) string {
 	return b.String()
 }
 
-// bertIdeograph is what the reference takes for a Chinese character; one of its
-// ranges begins later than the block that it is about.
+// isBertIdeograph is the reference's test for a Chinese character; one of its ranges starts later than its
+// block.
 func bertIdeograph(r rune) bool {
 	return 0x4E00 <= r && r <= 0x9FFF || 0x3400 <= r && r <= 0x4DBF || 0x20000 <= r && r <= 0x2A6DF ||
 		0x2A700 <= r && r <= 0x2B73F || 0x2B740 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
@@ -156,8 +153,7 @@ func prepend(prefix string) normalizer {
 	}
 }
 
-// replacer is Replace with a string or one of the expressions that checkpoints
-// have.
+// newReplacer is Replace with a string or one of the expressions in checkpoints.
 func replacer(s *step) (normalizer, error) {
 	content := s.Content
 	if old := s.Pattern.String; old != "" {
@@ -176,7 +172,7 @@ func replacer(s *step) (normalizer, error) {
 
 func isBlank(r rune) bool { return r == ' ' }
 
-// replaceRuns replaces every longest run of at least least characters in set.
+// replaceRuns replaces every maximal run of at least least characters in set.
 func replaceRuns(text string, least int, content string, set func(rune) bool) string {
 	var b strings.Builder
 	for text != "" {
@@ -215,8 +211,7 @@ func strip(left, right bool) normalizer {
 	}
 }
 
-// nmt removes control characters and makes unusual spaces plain ones, as
-// SentencePiece's nmt rules do.
+// normalizeNMT removes control characters and replaces unusual spaces, as SentencePiece's nmt rules do.
 func nmt(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -250,7 +245,7 @@ func (p *properties) lowercase(text string) string {
 	return b.String()
 }
 
-// remove returns text without the characters of the set.
+// removeFrom returns text without the characters of the set.
 func (s *runeSet) remove(text string) string {
 	return strings.Map(func(r rune) rune {
 		if s.has(r) {
@@ -260,7 +255,7 @@ func (s *runeSet) remove(text string) string {
 	}, text)
 }
 
-// decomposed returns text in normal form D.
+// normalizeNFD returns text in normal form D.
 func (n *nfc) decomposed(text string) string {
 	if belowDecompositions(text) {
 		return text
@@ -274,7 +269,7 @@ func (n *nfc) decomposed(text string) string {
 	})
 }
 
-// compatible returns text in normal form KD, or KC if compose is given.
+// normalizeCompatible returns text in normal form KD, or KC if compose is given.
 func (n *nfc) compatible(text string, table map[rune]string, compose func([]rune) []rune) string {
 	if isASCII(text) {
 		return text
@@ -308,7 +303,7 @@ func isASCII(text string) bool {
 	return true
 }
 
-// belowDecompositions: nothing below U+00C0 decomposes canonically.
+// isBelowDecompositions: nothing below U+00C0 decomposes canonically.
 func belowDecompositions(text string) bool {
 	for _, r := range text {
 		if r >= 0xC0 {

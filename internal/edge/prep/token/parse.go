@@ -9,11 +9,10 @@ import (
 	"penstock/core/kv"
 )
 
-// Parse reads a tokenizer from the contents of a checkpoint's tokenizer.json
-// and, if there is one, its tokenizer_config.json (else nil), which names the
-// end-of-text token and may list further added tokens. It returns a
-// *fault.Error: Unimplemented names what this package does not support, Invalid
-// says what is wrong with a file. It keeps no reference to its arguments.
+// Parse reads a tokenizer from the contents of a checkpoint's tokenizer.json and, if there is one, its
+// tokenizer_config.json (else nil), which names the end-of-text token and may list further added tokens. It
+// returns a *fault.Error: Unimplemented names what this package does not support, Invalid says what is wrong
+// with a file. It keeps no reference to its arguments.
 func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 	var f file
 	if err := json.Unmarshal(tokenizer, &f); err != nil {
@@ -35,8 +34,7 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// parseError wraps err with the file that it is about; what is not classified is
-// the file's fault.
+// parseError adds the file to err; an unclassified error is the file's fault.
 func parseError(name string, err error) error {
 	var classified *fault.Error
 	if errors.As(err, &classified) {
@@ -45,17 +43,17 @@ func parseError(name string, err error) error {
 	return fault.New(fault.Invalid, "parse %s: %.200v", name, err) // the decoder echoes numbers of any length
 }
 
-// unsupported is the error about a part of a tokenizer that is not implemented.
+// unsupported is the error for a part of a tokenizer which is not implemented.
 func unsupported(format string, args ...any) error {
 	return fault.New(fault.Unimplemented, format, clip(args)...)
 }
 
-// malformed is the error about a tokenizer that contradicts itself.
+// malformed is the error for a tokenizer which contradicts itself.
 func malformed(format string, args ...any) error {
 	return fault.New(fault.Invalid, format, clip(args)...)
 }
 
-// clip cuts the texts of a file that an error quotes: they may be of any length.
+// clipArgs shortens the texts of a file in an error: they may be of any length.
 func clip(args []any) []any {
 	const most = 100
 	for i, a := range args {

@@ -8,27 +8,24 @@ import (
 	"penstock/core/kv"
 )
 
-// plain is what a tokenizer whose vocabulary is not byte-level has instead of
-// stages and the byte-level model.
+// charTokenizer replaces the stages and the byte-level model in a tokenizer whose vocabulary is not
+// byte-level.
 type plain struct {
 	cutters []cutter
 	model   wordModel
 	chain   *chain
-	// names are the entries as the file spells them: id i is
-	// names[start[i]:start[i+1]].
+	// names are the entries as spelled in the file: id i is names[start[i]:start[i+1]].
 	names string
 	start []uint32
 	bytes []bool // ids that stand for one byte
 }
 
-// wordModel turns a word, which is not empty, into ids. It is safe for
-// concurrent use.
+// wordModel turns a non-empty word into ids. It is safe for concurrent use.
 type wordModel interface {
 	appendWord(dst []kv.Token, word string) []kv.Token
 }
 
-// byteLevel reports whether a file is about a vocabulary in the byte-level
-// alphabet.
+// isByteLevel reports whether a file has a vocabulary in the byte-level alphabet.
 func (f *file) byteLevel() (bool, error) {
 	for _, raw := range []json.RawMessage{f.PreTokenizer, f.Decoder} {
 		list, err := steps(raw)
@@ -42,7 +39,7 @@ func (f *file) byteLevel() (bool, error) {
 	return false, nil
 }
 
-// buildPlain is build for what is not byte-level.
+// buildCharLevel builds a tokenizer which is not byte-level.
 func (t *Tokenizer) buildPlain(f *file, c *fileConfig) error {
 	vocab, scores, err := f.Model.plainVocabulary()
 	if err != nil {
@@ -93,7 +90,7 @@ func (t *Tokenizer) newPlainModel(f *fileModel, vocab map[string]kv.Token, score
 	return nil, unsupported("model %s is not supported", f.Type)
 }
 
-// plainVocabulary returns the entries, and of Unigram their scores by id.
+// charVocabulary returns the entries, and for Unigram their scores by id.
 func (m *fileModel) plainVocabulary() (vocab map[string]kv.Token, scores []float64, err error) {
 	if m.Type == "Unigram" {
 		return m.scoredVocabulary()
@@ -110,7 +107,7 @@ func (m *fileModel) plainVocabulary() (vocab map[string]kv.Token, scores []float
 	return vocab, nil, err
 }
 
-// setPlainVocabulary lays out the entries as they are decoded after another.
+// setCharVocabulary stores the entries as they are decoded, one after another.
 func (t *Tokenizer) setPlainVocabulary(vocab map[string]kv.Token, tokens []added) error {
 	names, err := entryNames(vocab, tokens)
 	if err != nil {
@@ -122,7 +119,7 @@ func (t *Tokenizer) setPlainVocabulary(vocab map[string]kv.Token, tokens []added
 	for _, a := range tokens {
 		e.special[a.id] = a.special
 		if a.normalized {
-			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+			names[a.id] = t.normalize(a.content) // decoded in this form, as in the reference
 		}
 	}
 	var text, spelled strings.Builder
@@ -141,8 +138,7 @@ func (t *Tokenizer) setPlainVocabulary(vocab map[string]kv.Token, tokens []added
 	return nil
 }
 
-// setPlainWords is setWords with entries that stand for a byte only where
-// nothing else stands for the same.
+// setCharWords is setWords in which an entry for a byte only counts where no other entry has the same text.
 func (t *Tokenizer) setPlainWords(vocab map[string]kv.Token) {
 	t.words = make(map[string]kv.Token, len(vocab))
 	rank := func(id kv.Token) uint64 {
@@ -166,13 +162,12 @@ func (p *plain) isByte(id kv.Token) bool { return int(id) < len(p.bytes) && p.by
 
 func (p *plain) name(id kv.Token) string { return p.names[p.start[id]:p.start[id+1]] }
 
-// append encodes a piece of normalized text. first says that the input begins
-// with it.
+// appendPiece encodes a piece of normalized text. first reports that the input begins with it.
 func (p *plain) append(dst []kv.Token, text string, first bool) []kv.Token {
 	if len(p.cutters) == 0 {
 		return p.model.appendWord(dst, text)
 	}
-	// One function for each cutter, made once for the piece and not once for each word.
+	// One function per cutter, made once per piece and not per word.
 	yield := func(word string, _ bool) { dst = p.model.appendWord(dst, word) }
 	for _, cut := range slices.Backward(p.cutters) {
 		next := yield
@@ -182,7 +177,7 @@ func (p *plain) append(dst []kv.Token, text string, first bool) []kv.Token {
 	return dst
 }
 
-// remembered is a model with a cache of words before it.
+// cachedModel is a model with a word cache.
 type remembered struct {
 	model wordModel
 	cache cache
@@ -217,7 +212,7 @@ func (t *Tokenizer) newByteEntries(vocab map[string]kv.Token) *byteEntries {
 	return e
 }
 
-// append appends the ids of the bytes of text if there are entries for all.
+// appendAll appends the ids of the bytes of text if all have entries.
 func (e *byteEntries) append(dst []kv.Token, text string) ([]kv.Token, bool) {
 	start := len(dst)
 	for i := range len(text) {

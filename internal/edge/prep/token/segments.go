@@ -10,10 +10,9 @@ import (
 
 var _ prep.SegmentEncoder = (*Tokenizer)(nil)
 
-// EncodeSegments appends the ids of the segments as of one text: words go over
-// borders, and what a normalizer or pre-tokenizer puts before a text comes once,
-// as the reference does with the text in one. Special tokens are those of special
-// segments, whatever is written in the others or next to them.
+// EncodeSegments appends the ids of the segments as one text: words may cross borders, and what a normalizer
+// or pre-tokenizer prepends to a text comes once, as in the reference. Special tokens are recognised in
+// special segments only, whatever the others or the neighbours contain.
 func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv.Token {
 	if len(segments) == 1 {
 		return t.appendChunks(slices.Grow(dst, len(segments[0].Text)/bytesPerToken), segments[0].Text, segments[0].Special)
@@ -27,8 +26,8 @@ func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv
 	case len(runs) == 1:
 		return t.appendChunks(dst, text, runs[0].special)
 	case slices.ContainsFunc(t.added.tokens, func(a added) bool { return a.special }):
-		// Normalizing moves borders, so special tokens that are looked for after it
-		// cannot be told to be of a segment: each is encoded by itself.
+		// Normalizing moves borders, so special tokens which are matched after it cannot be assigned to a
+		// segment: each is encoded separately.
 		return t.appendEach(dst, text, runs)
 	case t.raw.sameSpecials(text, runs):
 		return t.appendChunks(dst, text, true)
@@ -36,7 +35,7 @@ func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv
 	return t.appendRuns(dst, text, runs)
 }
 
-// joined returns the text of segments, and its runs of one kind; none is empty.
+// joinSegments returns the text of segments, and its runs of one kind; none is empty.
 func joined(segments []prep.Segment) (text string, runs []run) {
 	var b strings.Builder
 	size := 0
@@ -66,8 +65,8 @@ func (t *Tokenizer) appendEach(dst []kv.Token, text string, runs []run) []kv.Tok
 	return dst
 }
 
-// sameSpecials reports whether looking for special tokens everywhere in text finds
-// those of its special runs and no other: usual text, which spells none.
+// findsSameSpecials reports whether looking for special tokens everywhere in text finds exactly the tokens of
+// its special runs: the usual case, as text rarely spells them.
 func (s *addedSet) sameSpecials(text string, runs []run) bool {
 	type place struct {
 		t     *added

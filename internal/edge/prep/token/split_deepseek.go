@@ -2,16 +2,15 @@ package token
 
 import "unicode/utf8"
 
-// The three patterns that DeepSeek-V3 and R1 apply one after the other. They do
-// not match everything: text between two matches is a word too.
+// The three patterns which DeepSeek-V3 and R1 apply one after the other. They do not match everything: text
+// between two matches is a word too.
 const (
 	patternNumbers3 = `\p{N}{1,3}`
 	patternHan      = "[一-龥\u3040-ゟ゠-ヿ]+"
 	patternDeepSeek = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
-// sparseSplitter is [Splitter] for patterns whose matches leave gaps. It cuts
-// gaps and matches alike.
+// sparseSplitter is [Splitter] for patterns whose matches leave gaps. It cuts gaps and matches alike.
 func sparseSplitter(pattern string) (next splitter, ok bool) {
 	c := newClasses()
 	switch pattern {
@@ -32,7 +31,7 @@ func (c *classes) nextNumbers3(s string) int {
 	return c.untilNumber(s)
 }
 
-// nextHan sets runs of Chinese characters and Japanese syllables apart.
+// nextHan isolates runs of Chinese characters and Japanese syllables.
 func nextHan(s string) int {
 	first, n := utf8.DecodeRuneInString(s)
 	for n < len(s) {
@@ -51,7 +50,7 @@ func (c *classes) nextDeepSeek(s string) int {
 	if n := c.matchDeepSeek(s); n > 0 {
 		return n
 	}
-	// No match begins here: all up to the next one.
+	// No match starts here: everything up to the next one.
 	n := 0
 	for n < len(s) && c.matchDeepSeek(s[n:]) == 0 {
 		_, width := c.at(s[n:])
@@ -60,8 +59,7 @@ func (c *classes) nextDeepSeek(s string) int {
 	return n
 }
 
-// matchDeepSeek returns the length of the match at the start of s, 0 if there is
-// none.
+// matchDeepSeek returns the length of the match at the start of s, 0 if there is none.
 func (c *classes) matchDeepSeek(s string) int {
 	first, width := c.at(s)
 	if s[0] < utf8.RuneSelf && first&sign != 0 {

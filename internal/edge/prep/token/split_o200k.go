@@ -14,8 +14,8 @@ func (c *classes) nextTekken(s string) int {
 	return c.nextAfterWords(s, 1)
 }
 
-// nextAfterWords is the rest of the two patterns: numbers in groups of at most
-// digits, signs with the line breaks and slashes after them, white space.
+// nextAfterWords matches the rest of the two patterns: numbers in groups of at most digits, signs with the
+// line breaks and slashes after them, white space.
 func (c *classes) nextAfterWords(s string, digits int) int {
 	if n := c.nextDigits(s, digits); n > 0 {
 		return n
@@ -34,8 +34,8 @@ func (c *classes) nextAfterWords(s string, digits int) int {
 	return c.nextLines(s)
 }
 
-// casedWord matches, in this order, with A for [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-// and B for [\p{Ll}\p{Lm}\p{Lo}\p{M}],
+// matchCasedWord matches, in this order, with A for [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and B for
+// [\p{Ll}\p{Lm}\p{Lo}\p{M}],
 //
 //	[^\r\n\p{L}\p{N}]?A*B+ | [^\r\n\p{L}\p{N}]?A+B*
 //
@@ -50,7 +50,7 @@ func (c *classes) casedWord(s string) int {
 	switch {
 	case tail > 0:
 		return width + head + tail
-	case last > 0: // A* gives back what follows the last that is in B, and that one
+	case last > 0: // A* gives back its last character in B, and what follows it
 		return width + last
 	case first&mark != 0: // the mark is not a lead but a word of its own
 		return width
@@ -60,8 +60,8 @@ func (c *classes) casedWord(s string) int {
 	return 0
 }
 
-// capitals returns the length of A* at the start of s, and up to where it
-// reaches with the last character that is in B too; 0 if there is none.
+// capitalRun returns the length of A* at the start of s, and the end of its last character which is in B too;
+// 0 if there is none.
 func (c *classes) capitals(s string) (n, last int) {
 	for n < len(s) {
 		k, width := c.at(s[n:])
@@ -76,7 +76,7 @@ func (c *classes) capitals(s string) (n, last int) {
 	return n, last
 }
 
-// smalls returns the length of B* at the start of s.
+// smallRun returns the length of B* at the start of s.
 func (c *classes) smalls(s string) int {
 	n := 0
 	for n < len(s) {

@@ -2,8 +2,8 @@ package token
 
 import "math/bits"
 
-// plainWords returns a function that finds the first match of pattern, one that [Splitter] knows,
-// faster than its splitter does, or 0 where that has to be asked; nil if there is none.
+// asciiWordFinder returns a function which finds the first match of pattern, one of [Splitter]'s, faster than
+// its splitter, or returns 0 if the splitter is needed; nil if there is none.
 func plainWords(pattern string) func(text string) int {
 	switch pattern {
 	case PatternGPT2, PatternLlama3, PatternCL100K, PatternQwen2, PatternQwen35:
@@ -14,14 +14,14 @@ func plainWords(pattern string) func(text string) int {
 	return nil
 }
 
-// plainCasedWord is plainWord for patterns in which a capital after a small letter begins a
-// new word, and a contraction may belong to the word before.
+// asciiCasedWord is asciiWord for patterns in which a capital after a small letter starts a new word, and a
+// contraction may belong to the word before.
 func plainCasedWord(text string) int {
 	n := plainWord(text)
 	if n == 0 || n < len(text) && text[n] == '\'' {
 		return 0
 	}
-	const small = 0x20 // is set in small letters, and in the space that may come first
+	const small = 0x20 // set in small letters, and in the leading space
 	for i := 1; i < n; i++ {
 		if text[i]&small < text[i-1]&small && text[i-1] != ' ' {
 			return 0
@@ -30,10 +30,9 @@ func plainCasedWord(text string) int {
 	return n
 }
 
-// plainWord returns the length of the run of ASCII letters that text begins with,
-// and of the one space before it if there is one; 0 if there is no such run, or if
-// what comes after it is not ASCII. Most words of most texts are such, and eight
-// bytes are looked at at once.
+// asciiWord returns the length of the leading run of ASCII letters, with an optional space before it; 0 if
+// there is no such run, or if the next character is not ASCII. Most words of most texts have this form, and
+// it checks eight bytes at a time.
 func plainWord(text string) int {
 	n := 0
 	if len(text) > 0 && text[0] == ' ' {
@@ -53,8 +52,8 @@ func plainWord(text string) int {
 	return endOfWord(text, lead, n)
 }
 
-// endOfWord returns n unless there is no letter from lead on or the character at n
-// could go on with the word.
+// checkWordEnd returns n unless there is no letter from lead on or the character at n could continue the
+// word.
 func endOfWord(text string, lead, n int) int {
 	if n == lead || n < len(text) && text[n] >= 0x80 {
 		return 0
@@ -62,8 +61,7 @@ func endOfWord(text string, lead, n int) int {
 	return n
 }
 
-// letterRun returns how many of the eight bytes of x, the lowest first, are ASCII
-// letters before one is not.
+// letterRun returns how many of the eight bytes of x, the lowest first, are leading ASCII letters.
 func letterRun(x uint64) int {
 	const (
 		each = 0x0101010101010101
@@ -72,6 +70,6 @@ func letterRun(x uint64) int {
 	folded := (x | 0x20*each) &^ top         // no sum below carries over to the next byte
 	from := folded + (0x80-'a')*each         // the top bit of a byte is set from 'a' on
 	beyond := folded + (0x80-'z'-1)*each     // and after 'z'
-	others := ^(from &^ beyond &^ x) & top   // x: what is not ASCII is no letter
-	return bits.TrailingZeros64(others) >> 3 // of none it is 64
+	others := ^(from &^ beyond &^ x) & top   // x: bytes above ASCII are not letters
+	return bits.TrailingZeros64(others) >> 3 // 64 if there are none
 }

@@ -2,8 +2,8 @@ package token
 
 import "unicode"
 
-// newPunctuation returns classes that know one thing: which characters the
-// Punctuation pre-tokenizer sets apart, as sign.
+// newPunctuation returns classes with only the characters which the Punctuation pre-tokenizer isolates, as
+// sign.
 func newPunctuation() *classes {
 	c := new(classes)
 	c.mark(unicode.P, sign)
@@ -20,7 +20,7 @@ func newPunctuation() *classes {
 	return c
 }
 
-// nextSign sets each sign apart.
+// nextSign isolates each sign.
 func (c *classes) nextSign(s string) int {
 	if k, width := c.at(s); k&sign != 0 {
 		return width
@@ -28,7 +28,7 @@ func (c *classes) nextSign(s string) int {
 	return c.untilSign(s)
 }
 
-// nextSigns sets each run of signs apart.
+// nextSigns isolates each run of signs.
 func (c *classes) nextSigns(s string) int {
 	if n := c.run(s, sign); n > 0 {
 		return n

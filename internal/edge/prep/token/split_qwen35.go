@@ -1,7 +1,6 @@
 package token
 
-// nextQwen35 is nextQwen2 with marks as letters: they continue a word, begin
-// one, and are no signs.
+// nextQwen35 is nextQwen2 with marks as letters: they continue or start a word, and are not signs.
 func (c *classes) nextQwen35(s string) int {
 	if n := foldedContraction(s); n > 0 {
 		return n

@@ -6,7 +6,7 @@ import (
 	"penstock/core/kv"
 )
 
-// newStages reads the pre-tokenizers: any number that cut, then ByteLevel.
+// newStages reads the pre-tokenizers: any number which cut, then ByteLevel.
 func newStages(raw json.RawMessage) ([]stage, error) {
 	list, err := steps(raw)
 	if err != nil {
@@ -33,15 +33,15 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 			return nil, err
 		}
 	}
-	// After a stage that cuts, a ByteLevel that does not and puts nothing before words is none.
+	// After a stage which cuts, a ByteLevel which neither cuts nor prepends a space does nothing.
 	if last := len(stages) - 1; last > 0 && stages[last].idle {
 		stages = stages[:last]
 	}
 	return stages, nil
 }
 
-// splitStage reads a Split. To remove what does not match, of a pattern that
-// matches everything, is the same as to set each match apart.
+// splitStage reads a Split. Removing what does not match, with a pattern which matches everything, equals
+// isolating each match.
 func splitStage(s *step) (stage, error) {
 	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
 		return stage{next: next, plain: plainWords(s.Pattern.Regex)}, nil
@@ -67,8 +67,7 @@ func digitsStage(s *step) stage {
 	return stage{next: c.nextNumber}
 }
 
-// punctuationStage reads a Punctuation; a file that leaves its behavior out is
-// from before there was a choice.
+// punctuationStage reads a Punctuation; a file without a behavior is from before there was a choice.
 func punctuationStage(s *step) (stage, error) {
 	c := newPunctuation()
 	switch s.Behavior {
@@ -109,8 +108,8 @@ func checkDecoder(raw json.RawMessage) error {
 	return nil
 }
 
-// setPostProcessor reads what surrounds a text when special tokens are added. A
-// ByteLevel post-processor only moves offsets, which nobody here asks for.
+// setPostProcessor reads the tokens around a text when special tokens are added. A ByteLevel post-processor
+// only moves offsets, which are not used here.
 func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 	list, err := steps(raw)
 	if err != nil {
@@ -139,7 +138,7 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 	return nil
 }
 
-// setSurrounds reads the older ways to put one token before and one after.
+// setSurrounds reads the older ways to add one token before and one after.
 func (t *Tokenizer) setSurrounds(s *step) error {
 	for _, p := range []*templatePair{s.Cls, s.Sep} {
 		if p == nil {

@@ -8,20 +8,20 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeData is described in tools/fixtures/make_unicode.py, which made it.
+// unicodeData is made and described by tools/fixtures/make_unicode.py.
 //
 //go:embed unicode.txt
 var unicodeData string
 
-// properties are the character properties of the reference implementation, each
-// of the Unicode version that it has there.
+// charProperties are the character properties of the reference implementation, each in the reference's
+// Unicode version.
 type properties struct {
-	other       runeSet // control characters and the like that BertNormalizer removes
-	bertAccents runeSet // marks that BertNormalizer removes
-	accents     runeSet // marks that StripAccents removes
+	other       runeSet // control and similar characters which BertNormalizer removes
+	bertAccents runeSet // marks which BertNormalizer removes
+	accents     runeSet // marks which StripAccents removes
 	punctuation runeSet
 	word        runeSet // \w of the Whitespace pre-tokenizer and around added tokens
-	extends     runeSet // joins the character before it to one grapheme cluster
+	extends     runeSet // extends the previous character to one grapheme cluster
 	lower       map[rune]string
 	compatible  map[rune]string // full compatibility decomposition
 }

@@ -11,8 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// unigram takes, of all ways to put a word together from entries, the one with
-// the largest sum of scores.
+// unigram chooses, of all ways to compose a word from entries, the one with the largest sum of scores.
 type unigram struct {
 	trie     *byteTrie
 	scores   []float64
@@ -23,7 +22,7 @@ type unigram struct {
 	pool     sync.Pool    // *unigramScratch
 }
 
-// unkPenalty is what an unknown character costs below the least likely entry.
+// unkPenalty is the cost of an unknown character below the least likely entry.
 const unkPenalty = 10
 
 // scoredVocabulary reads a list of entries and scores.
@@ -46,7 +45,7 @@ func (m *fileModel) scoredVocabulary() (map[string]kv.Token, []float64, error) {
 	return vocab, scores, nil
 }
 
-// scored is an entry as ["▁the", -3.2].
+// scoredEntry is an entry as ["▁the", -3.2].
 type scored struct {
 	name  string
 	score float64
@@ -87,23 +86,21 @@ func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores [
 	return &remembered{model: m}, nil
 }
 
-// unigramScratch is the working memory for one word: a few bytes for each of its
-// own.
+// unigramScratch is the working memory for one word: a few bytes per byte of the word.
 type unigramScratch struct {
-	// scores are those of the best ways to the last few positions, each at its
-	// position modulo their number.
+	// scores has the scores of the best paths to the last few positions, in a ring by position.
 	scores []float64
-	// steps has, for each position, the last step of the best way to it.
+	// steps has the last step of the best path to each position.
 	steps []unigramStep
 }
 
-// unigramStep is the length in bytes of the last entry on the way to a position,
-// 0 if it is not reached, and flags.
+// unigramStep is the length in bytes of the last entry on the path to a position, 0 if it is not reached, and
+// flags.
 type unigramStep uint16
 
 const (
 	stepUnknown unigramStep = 1 << 15 // it is the unknown token
-	stepTaken   unigramStep = 1 << 14 // the best way to the end of the word has an entry that ends here
+	stepTaken   unigramStep = 1 << 14 // the best path to the end of the word has an entry which ends here
 	stepLength              = stepTaken - 1
 )
 
@@ -120,7 +117,7 @@ func (m *unigram) appendWord(dst []kv.Token, word string) []kv.Token {
 	return dst
 }
 
-// walk finds the best way to every position. Of equals the one found first stays.
+// findBestPath finds the best path to every position. Among equals the first found wins.
 func (m *unigram) walk(s *unigramScratch, word string) {
 	s.steps = slices.Grow(s.steps[:0], len(word)+1)[:len(word)+1]
 	clear(s.steps)
@@ -148,7 +145,7 @@ func (m *unigram) walk(s *unigramScratch, word string) {
 	}
 }
 
-// stepOf returns the flags of a step by id.
+// stepFlags returns the flags of a step by id.
 func (m *unigram) stepOf(id kv.Token) unigramStep {
 	if id == m.unk {
 		return stepUnknown
@@ -156,7 +153,7 @@ func (m *unigram) stepOf(id kv.Token) unigramStep {
 	return 0
 }
 
-// offer takes the step from start to end if no better one is known.
+// offerStep sets the step from start to end if no better one is known.
 func (s *unigramScratch) offer(score float64, start, end int, flags unigramStep) {
 	best := &s.scores[end&(len(s.scores)-1)]
 	if s.steps[end] == 0 || score > *best {
@@ -164,9 +161,8 @@ func (s *unigramScratch) offer(score float64, start, end int, flags unigramStep)
 	}
 }
 
-// collect goes back from the end to see which steps are taken, and appends their
-// ids. Neighbouring unknown characters are one, which is then looked up by its
-// text, as in the reference.
+// collectPath walks back from the end to mark the steps of the best path, and appends their ids. Adjacent
+// unknown characters are one, which is then looked up by its text, as in the reference.
 func (m *unigram) collect(dst []kv.Token, s *unigramScratch, word string) []kv.Token {
 	unknown := false
 	for end := len(word); end > 0; {
@@ -201,8 +197,8 @@ func (m *unigram) appendEntry(dst []kv.Token, text string) []kv.Token {
 	return append(dst, m.unk)
 }
 
-// byteTrie maps strings to ids, byte by byte: nodes are numbers, edges lie in one
-// table of open addressing, at most half full.
+// byteTrie maps strings to ids, byte by byte: nodes are numbers, edges are in one table with open addressing,
+// at most half full.
 type byteTrie struct {
 	slots  []trieSlot
 	shift  uint8
@@ -210,7 +206,7 @@ type byteTrie struct {
 }
 
 type trieSlot struct {
-	key  uint64 // the node before, its byte, and a bit that marks the slot as taken
+	key  uint64 // the parent node, its byte, and a bit which marks the slot as used
 	node uint32
 }
 
@@ -238,7 +234,7 @@ func (t *byteTrie) add(text string, id kv.Token) {
 
 func trieKey(node uint32, b byte) uint64 { return trieTaken | uint64(node)<<8 | uint64(b) }
 
-// slot returns where the edge is, or the free slot where it would be.
+// findSlot returns the slot of the edge, or the free slot where it belongs.
 func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
 	key := trieKey(node, b)
 	mask := len(t.slots) - 1
@@ -261,7 +257,7 @@ func (t *byteTrie) grow() {
 	}
 }
 
-// step returns the node after node by b.
+// childNode returns the child of node by b.
 func (t *byteTrie) step(node uint32, b byte) (uint32, bool) {
 	slot := t.slot(node, b)
 	return slot.node, slot.key != 0

@@ -7,11 +7,11 @@ import (
 	"penstock/core/kv"
 )
 
-// maxID bounds ids, and so the memory that a short malicious file can ask for:
-// eight times the largest vocabularies in use.
+// maxID bounds ids, and so the memory which a short malicious file can demand: eight times the largest
+// vocabularies in use.
 const maxID = 1 << 21
 
-// setVocabulary lays out the entries of the model and the added tokens.
+// setVocabulary stores the entries of the model and the added tokens.
 func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) error {
 	names, err := entryNames(vocab, tokens)
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) err
 	for _, a := range tokens {
 		e.special[a.id] = a.special
 		if a.normalized {
-			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+			names[a.id] = t.normalize(a.content) // decoded in this form, as in the reference
 		}
 	}
 	inverse := newBytesOf()
@@ -45,8 +45,7 @@ func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) err
 	return nil
 }
 
-// entryNames returns the entry of each id as the file spells it; "" if the id is
-// not used.
+// entryNames returns the entry of each id as spelled in the file; "" if the id is unused.
 func entryNames(vocab map[string]kv.Token, tokens []added) ([]string, error) {
 	largest := kv.Token(0)
 	for _, id := range vocab {
@@ -87,8 +86,8 @@ func (t *Tokenizer) setWords(vocab map[string]kv.Token) {
 	}
 }
 
-// addedTokens returns the added tokens of tokenizer.json and those that only
-// tokenizer_config.json lists, by id.
+// addedTokens returns the added tokens of tokenizer.json and the ones which only tokenizer_config.json lists,
+// by id.
 func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, error) {
 	seen := make(map[string]kv.Token, len(list))
 	var tokens []added
@@ -155,8 +154,8 @@ func (t *Tokenizer) setAdded(tokens []added) error {
 	return nil
 }
 
-// check refuses the options of byte-pair encoding that change its result and
-// are not implemented. Files older than the type field have it empty.
+// checkByteLevel refuses options of byte-pair encoding which change its result and are not implemented. Files
+// older than the type field have it empty.
 func (m *fileModel) check() error {
 	switch {
 	case m.Type != "BPE" && m.Type != "":

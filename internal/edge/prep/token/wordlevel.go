@@ -2,7 +2,7 @@ package token
 
 import "penstock/core/kv"
 
-// wordLevel knows whole words and nothing of others.
+// wordLevel only knows whole words.
 type wordLevel struct {
 	words map[string]kv.Token
 	unk   kv.Token
@@ -16,7 +16,7 @@ func (t *Tokenizer) newWordLevel(f *fileModel, vocab map[string]kv.Token) (wordM
 	}
 	for name, id := range vocab {
 		if !t.Special(id) {
-			m.words[name] = id // others are never the result of encoding plain text
+			m.words[name] = id // special tokens are never the result of encoding plain text
 		}
 	}
 	return m, nil
