@@ -22,36 +22,36 @@ const module = "penstock/"
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
 	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
-	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/attempt": 2, "internal/engine": 2,
-	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/mimic": 3,
+	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
+	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
 
 var mayImport = map[string][]string{
-	"core/route":                     {"core/slots"},   // choosing and reserving are one step
-	"internal/attempt":               {"internal/obs"}, // attempts and decisions are spans
-	"internal/plane/bus":             {"internal/plane/natsd"},
-	"internal/plane/rpc":             {"internal/plane/natsd"},
-	"internal/plane/disco":           {"internal/plane/natsd"},
-	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/anthropic":        {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/openai/responses": {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/readiness":        {"internal/engine"},                                      // shows the warnings of engines
-	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
-	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
-	"internal/zmtp":                  {"internal/backoff"},                                     // redials peers
-	"internal/media/fetch":           {"core/media", "core/media/probe"},                       // reads media as far as necessary
-	"internal/media/pixel":           {"core/media", "core/media/probe"},                       // decodes what was probed
-	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support
-	"internal/node":                  {"internal/config"},
-	"bench/feeds":                    {"bench/child"}, // measures what it starts
-	"bench/gateway":                  {"bench/child"}, // measures what it starts
-	"bench/media":                    {"bench/child"}, // measures what it starts
-	"bench/replicas":                 {"test/fleet"},  // measures what it starts
-	"test/chaos":                     {"test/fleet"},  // disturbs what it starts
-	"test/planes":                    {"test/fleet"},  // measures what it starts
-	"test/soak":                      {"test/fleet"},  // measures what it starts
+	"core/route":                         {"core/activeseq"}, // choosing and reserving are one step
+	"internal/dispatch":                  {"internal/obs"},   // attempts and decisions are spans
+	"internal/plane/bus":                 {"internal/plane/natsd"},
+	"internal/plane/rpc":                 {"internal/plane/natsd"},
+	"internal/plane/disco":               {"internal/plane/natsd"},
+	"internal/edge/openai":               {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/anthropic":            {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/openai/responses":     {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/readiness":            {"internal/engine"},                                      // shows the warnings of engines
+	"internal/edge/prep/chat":            {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
+	"internal/engine/tiny/model":         {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
+	"internal/zmtp":                      {"internal/backoff"},                                     // redials peers
+	"internal/media/fetch":               {"core/media", "internal/media/probe"},                   // reads media as far as necessary
+	"internal/media/pixel":               {"core/media", "internal/media/probe"},                   // decodes what was probed
+	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support
+	"internal/node":                      {"internal/config"},
+	"bench/feeds":                        {"bench/child"}, // measures what it starts
+	"bench/gateway":                      {"bench/child"}, // measures what it starts
+	"bench/media":                        {"bench/child"}, // measures what it starts
+	"bench/replicas":                     {"test/fleet"},  // measures what it starts
+	"test/chaos":                         {"test/fleet"},  // disturbs what it starts
+	"test/planes":                        {"test/fleet"},  // measures what it starts
+	"test/soak":                          {"test/fleet"},  // measures what it starts
 }
 
 // mayImportOnly restricts packages further than their layer.

@@ -17,10 +17,10 @@ import (
 )
 
 // clockTick is the unit of the times in /proc on every Linux.
-const ticks = time.Second / 100
+const clockTick = time.Second / 100
 
 // Process is a running process.
-type Child struct {
+type Process struct {
 	// URL is the address in its first line.
 	URL string
 
@@ -31,7 +31,7 @@ type Child struct {
 
 // StartProcess starts a process which prints its address in the first line of its standard output: as a URL,
 // or as an object with a field "url". It ends with its standard input.
-func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
+func StartProcess(ctx context.Context, log io.Writer, argv ...string) (*Process, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = log
 	in, err := cmd.StdinPipe()
@@ -45,10 +45,10 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	c := &Child{cmd: cmd, in: in, out: bufio.NewReader(out)}
+	c := &Process{cmd: cmd, in: in, out: bufio.NewReader(out)}
 	line, err := c.out.ReadString('\n')
 	if err != nil {
-		c.Stop()
+		c.StopProcess()
 		return nil, fmt.Errorf("%s ended before it was ready: %w", argv[0], err)
 	}
 	c.URL = strings.TrimSpace(line)
@@ -57,7 +57,7 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 			URL string `json:"url"`
 		}
 		if err := json.Unmarshal([]byte(line), &ready); err != nil {
-			c.Stop()
+			c.StopProcess()
 			return nil, err
 		}
 		c.URL = ready.URL
@@ -66,7 +66,7 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 }
 
 // SendLine writes a line to the process's standard input and returns the line which it answers.
-func (c *Child) Ask(line string) (string, error) {
+func (c *Process) SendLine(line string) (string, error) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func (c *Child) Ask(line string) (string, error) {
 }
 
 // StopProcess stops the process and waits for it.
-func (c *Child) Stop() {
+func (c *Process) StopProcess() {
 	_ = c.in.Close()
 	_ = c.cmd.Process.Signal(os.Interrupt)
 	done := make(chan struct{})
@@ -89,7 +89,7 @@ func (c *Child) Stop() {
 }
 
 // CPUTime returns the user and system time of the process.
-func (c *Child) CPU() (time.Duration, error) {
+func (c *Process) CPUTime() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
 	if err != nil {
 		return 0, err
@@ -105,7 +105,7 @@ func (c *Child) CPU() (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		sum += time.Duration(n) * ticks
+		sum += time.Duration(n) * clockTick
 	}
 	return sum, nil
 }

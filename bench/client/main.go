@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-type settings struct {
+type clientSettings struct {
 	connections int
 	streams     int
 	window      time.Duration
@@ -27,7 +27,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s clientSettings
 	role := flag.String("role", "", "serve, or empty for all")
 	flag.IntVar(&s.connections, "connections", 64, "connections of the tests of the ceiling")
 	flag.IntVar(&s.streams, "streams", 200, "streams of the test of the moments")
@@ -36,9 +36,9 @@ func main() {
 	flag.StringVar(&s.wrk, "wrk", "wrk", "the program wrk; empty leaves it out")
 	flag.StringVar(&s.only, "only", "", "requests, tokens or moments; empty is all")
 	flag.Parse()
-	run := func() error { return measure(s) }
+	run := func() error { return measureAll(s) }
 	if *role == "serve" {
-		run = func() error { return serve(s.pace) }
+		run = func() error { return runServer(s.pace) }
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/client:", err)
@@ -47,7 +47,7 @@ func main() {
 }
 
 // measureAll starts the server and runs all tests.
-func measure(s settings) error {
+func measureAll(s clientSettings) error {
 	url, stop, err := startServer(s.pace)
 	if err != nil {
 		return err
@@ -57,8 +57,8 @@ func measure(s settings) error {
 	ctx := context.Background()
 	for _, test := range []struct {
 		name string
-		run  func(ctx context.Context, url string, s settings) error
-	}{{"requests", requests}, {"tokens", tokens}, {"moments", moments}} {
+		run  func(ctx context.Context, url string, s clientSettings) error
+	}{{"requests", measureRequestRate}, {"tokens", measureTokenRate}, {"moments", measureTimestamps}} {
 		if s.only != "" && s.only != test.name {
 			continue
 		}

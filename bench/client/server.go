@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	perBurst = 32  // events per write of the burst server
-	perFlood = 512 // response tokens in the tests of tokens/s
+	eventsPerBurst = 32  // events per write of the burst server
+	tokensPerFlood = 512 // response tokens in the tests of tokens/s
 )
 
 var (
-	event = []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
-	burst = bytes.Repeat(event, perBurst)
+	tokenEvent = []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
+	eventBurst = bytes.Repeat(tokenEvent, eventsPerBurst)
 )
 
 // streamEnd is the end of a stream.
-func end(tokens int) []byte {
+func streamEnd(tokens int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"choices\":[],\"usage\":{\"prompt_tokens\":32,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n", tokens)
 }
 
 // tokenServer answers completions in the ways of the tests, each under its own path.
-type server struct {
+type tokenServer struct {
 	pace time.Duration
 	mu   struct {
 		sync.Mutex
@@ -41,23 +41,23 @@ type server struct {
 }
 
 // runServer serves until standard input ends; it prints its URL on standard output.
-func serve(pace time.Duration) error {
+func runServer(pace time.Duration) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	s := &server{pace: pace}
+	s := &tokenServer{pace: pace}
 	s.mu.moments = map[string][]int64{}
 	mux := http.NewServeMux()
-	whole := append(append([]byte(nil), event...), end(1)...)
+	whole := append(append([]byte(nil), tokenEvent...), streamEnd(1)...)
 	mux.HandleFunc("/plain/v1/completions", func(w http.ResponseWriter, r *http.Request) {
-		head(w, r)
+		writeHeader(w, r)
 		w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
 		_, _ = w.Write(whole)
 	})
-	mux.HandleFunc("/one/v1/completions", flood(event, perFlood))
-	mux.HandleFunc("/burst/v1/completions", flood(burst, perFlood/perBurst))
-	mux.HandleFunc("/paced/v1/completions", s.paced)
+	mux.HandleFunc("/one/v1/completions", floodHandler(tokenEvent, tokensPerFlood))
+	mux.HandleFunc("/burst/v1/completions", floodHandler(eventBurst, tokensPerFlood/eventsPerBurst))
+	mux.HandleFunc("/paced/v1/completions", s.writePaced)
 	mux.HandleFunc("/moments", func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -80,16 +80,16 @@ func serve(pace time.Duration) error {
 	return nil
 }
 
-func head(w http.ResponseWriter, r *http.Request) {
+func writeHeader(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
 // floodHandler writes a response in times writes, as fast as possible.
-func flood(write []byte, times int) http.HandlerFunc {
-	last := end(perFlood)
+func floodHandler(write []byte, times int) http.HandlerFunc {
+	last := streamEnd(tokensPerFlood)
 	return func(w http.ResponseWriter, r *http.Request) {
-		head(w, r)
+		writeHeader(w, r)
 		flush := http.NewResponseController(w)
 		for range times {
 			if _, err := w.Write(write); err != nil {
@@ -104,7 +104,7 @@ func flood(write []byte, times int) http.HandlerFunc {
 }
 
 // writePaced writes tokens at an engine's pace and records the times.
-func (s *server) paced(w http.ResponseWriter, r *http.Request) {
+func (s *tokenServer) writePaced(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		MaxTokens int `json:"max_tokens"`
 	}
@@ -117,8 +117,8 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	at := make([]int64, 0, body.MaxTokens)
 	for range body.MaxTokens {
 		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's pace, whose passes vary
-		at = append(at, monotonic())
-		if _, err := w.Write(event); err != nil {
+		at = append(at, monotonicNanos())
+		if _, err := w.Write(tokenEvent); err != nil {
 			return
 		}
 		if err := flush.Flush(); err != nil {
@@ -128,11 +128,11 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.mu.moments[r.Header.Get("X-Request-Id")] = at
 	s.mu.Unlock()
-	_, _ = w.Write(end(body.MaxTokens))
+	_, _ = w.Write(streamEnd(body.MaxTokens))
 }
 
 // monotonicNanos reads the monotonic clock which all processes of the machine share, in nanoseconds.
-func monotonic() int64 {
+func monotonicNanos() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(err) // every Linux has it

@@ -8,14 +8,14 @@ import (
 
 // peekBytes is how many bytes of a request identify its prompt: the texts of the measurements differ from
 // their first line on.
-const peeked = 4 << 10
+const peekBytes = 4 << 10
 
 // maxProbeBytes is less than the size of any measured request.
-const longestProbe = 512
+const maxProbeBytes = 512
 
 // prefixCache models the cache of an engine with unlimited room, at next to no cost: conversations grow at
 // their end, so for a prompt which starts like an earlier one the engine has all of the earlier one.
-type prefixes struct {
+type prefixCache struct {
 	mu   sync.Mutex
 	seed maphash.Seed
 	had  map[uint64]int // tokens, by the hash of a request's first bytes
@@ -26,7 +26,7 @@ const maxPrefixes = 1 << 16
 
 // lookupAndAdd returns how many tokens of a prompt of this length are cached in whole blocks, and adds the
 // prompt. The last token is always computed, and with it its block.
-func (p *prefixes) cached(peek []byte, tokens int) int {
+func (p *prefixCache) lookupAndAdd(peek []byte, tokens int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.had) >= maxPrefixes || p.had == nil {
@@ -40,12 +40,12 @@ func (p *prefixes) cached(peek []byte, tokens int) int {
 
 // tokenCounter counts the ids of a body which is written to it: the elements of its first array. For a chat,
 // whose first array is its messages, the count is meaningless and not used.
-type tokenCount struct {
+type tokenCounter struct {
 	commas        int
 	begun, closed bool
 }
 
-func (c *tokenCount) Write(b []byte) (int, error) {
+func (c *tokenCounter) Write(b []byte) (int, error) {
 	n := len(b)
 	if !c.begun {
 		i := bytes.IndexByte(b, '[')
@@ -65,4 +65,4 @@ func (c *tokenCount) Write(b []byte) (int, error) {
 }
 
 // countTokens returns their number.
-func (c *tokenCount) tokens() int { return c.commas + 1 }
+func (c *tokenCounter) countTokens() int { return c.commas + 1 }

@@ -33,7 +33,7 @@ type fakeEngine struct {
 	ids     [][]byte      // events with the tokens' ids, as in completions with return_token_ids
 	raw     [][]byte      // the same as in the token endpoint
 	// prefixes are the cached prompts.
-	prefixes prefixes
+	prefixes prefixCache
 }
 
 // newFakeEngine prepares responses of these tokens, with the given texts.
@@ -55,12 +55,12 @@ func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace ti
 }
 
 // streamEnd is the end of a stream.
-func tail(object, id string, prompt, output, cached int) []byte {
+func streamEnd(object, id string, prompt, output, cached int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":%q,\"object\":%q,\"created\":1795255455,\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
 		id, object, prompt, prompt+output, output, cached)
 }
 
-func (e *fakeEngine) handler() http.Handler {
+func (e *fakeEngine) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	text := func(s string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s) }
@@ -73,30 +73,30 @@ vllm:num_requests_waiting{engine="0",model_name=%[1]q} 0.0
 vllm:kv_cache_usage_perc{engine="0",model_name=%[1]q} 0.0
 vllm:cache_config_info{block_size="%[2]d",enable_prefix_caching="True",engine="0",num_gpu_blocks="%[3]d"} 1.0
 `, e.model, blockSize, blocks)))
-	mux.HandleFunc("POST /v1/chat/completions", e.stream(e.chat, "chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f"))
-	mux.HandleFunc("POST /v1/completions", e.stream(e.ids, "text_completion", "cmpl-7f3a9c52d1e84b0f"))
-	mux.HandleFunc("POST /inference/v1/generate", e.stream(e.raw, "", "7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /v1/chat/completions", e.streamHandler(e.chat, "chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /v1/completions", e.streamHandler(e.ids, "text_completion", "cmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /inference/v1/generate", e.streamHandler(e.raw, "", "7f3a9c52d1e84b0f"))
 	return mux
 }
 
 // streamHandler answers a request, and a probe for a single token with that.
-func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc {
+func (e *fakeEngine) streamHandler(events [][]byte, object, id string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// Most of a body is its prompt; the relevant fields are outside of it.
-		peek := make([]byte, peeked)
+		peek := make([]byte, peekBytes)
 		n, _ := io.ReadFull(r.Body, peek)
-		var prompt tokenCount
+		var prompt tokenCounter
 		_, _ = prompt.Write(peek[:n])
 		rest, _ := io.Copy(&prompt, r.Body)
-		if n+int(rest) < longestProbe { // so short a request is a probe
-			e.probed(w, peek[:n], r.URL.Path)
+		if n+int(rest) < maxProbeBytes { // so short a request is a probe
+			e.respondToProbe(w, peek[:n], r.URL.Path)
 			return
 		}
-		tokens, cached := prompt.tokens(), 0
+		tokens, cached := prompt.countTokens(), 0
 		if rest > 0 { // short prompts never repeat while the engine remembers them
-			cached = e.prefixes.cached(peek, tokens)
+			cached = e.prefixes.lookupAndAdd(peek, tokens)
 		}
-		end := tail(object, id, tokens, len(e.ids), cached)
+		end := streamEnd(object, id, tokens, len(e.ids), cached)
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		flush := http.NewResponseController(w)
 		for _, event := range events {
@@ -115,7 +115,7 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 }
 
 // respondToProbe answers a small request with one token, as a whole or as a stream.
-func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
+func (e *fakeEngine) respondToProbe(w http.ResponseWriter, body []byte, path string) {
 	var q struct {
 		Stream bool `json:"stream"`
 		Max    int  `json:"max_tokens"`
@@ -138,11 +138,11 @@ func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	_, _ = io.WriteString(w, "data: "+first+"\n\n")
-	_, _ = w.Write(tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
+	_, _ = w.Write(streamEnd("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
 }
 
 // serveUntilEOF serves until standard input ends; it prints its URL on standard output.
-func serve(h http.Handler) error {
+func serveUntilEOF(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 
 // newReverseProxy is about the cheapest possible gateway in Go: the standard library's reverse proxy, which
 // does not parse what it forwards.
-func proxyTo(target string) (http.Handler, error) {
+func newReverseProxy(target string) (http.Handler, error) {
 	u, err := url.Parse(target)
 	if err != nil {
 		return nil, err

@@ -9,30 +9,30 @@ import (
 )
 
 // clusterSetup is one measured cluster: request i is stored on worker i mod workers.
-type setup struct {
-	workers  int
-	everyone int // leading blocks of every request, held by every worker
-	*workload
+type clusterSetup struct {
+	workers      int
+	commonBlocks int // leading blocks of every request, held by every worker
+	*requestSet
 }
 
 // String names the setup as in rows.
-func (s *setup) String() string {
-	if s.everyone > 0 {
+func (s *clusterSetup) String() string {
+	if s.commonBlocks > 0 {
 		return fmt.Sprintf("workers=%d+prompt", s.workers)
 	}
 	return fmt.Sprintf("workers=%d", s.workers)
 }
 
 // fillIndex stores the workload, in events of at most eventBlocks blocks.
-func (s *setup) fill(store func(w int, r *request, from, to int)) {
+func (s *clusterSetup) fillIndex(store func(w int, r *request, from, to int)) {
 	whole := func(w int, r *request, to int) {
 		for from := 0; from < to; from += eventBlocks {
 			store(w, r, from, min(from+eventBlocks, to))
 		}
 	}
-	if s.everyone > 0 {
+	if s.commonBlocks > 0 {
 		for w := range s.workers {
-			whole(w, &s.requests[0], s.everyone)
+			whole(w, &s.requests[0], s.commonBlocks)
 		}
 	}
 	for i := range s.requests {
@@ -42,7 +42,7 @@ func (s *setup) fill(store func(w int, r *request, from, to int)) {
 
 // evictShare removes one in every blocks of what fillIndex stored, anywhere in its prompt, as an engine which
 // evicts by age only. The choice depends on worker and prefix.
-func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
+func (s *clusterSetup) evictShare(every int, remove func(w int, seqs []kv.SeqHash)) {
 	for i := range s.requests {
 		w := i % s.workers
 		var seqs []kv.SeqHash
@@ -58,7 +58,7 @@ func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
 }
 
 // heapInUse returns the bytes of the heap in use after garbage collection.
-func heap() int {
+func heapInUse() int {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -67,24 +67,24 @@ func heap() int {
 }
 
 // newTruth fills an oracle.
-func (s *setup) truth() *oracle {
-	o := newOracle(s.unique)
-	s.fill(func(w int, r *request, from, to int) {
+func (s *clusterSetup) newTruth() *holderOracle {
+	o := newHolderOracle(s.unique)
+	s.fillIndex(func(w int, r *request, from, to int) {
 		for _, seq := range r.chain[from:to] {
-			o.store(w, seq)
+			o.addHolder(w, seq)
 		}
 	})
 	return o
 }
 
 // answerAgreement counts how answers compare with the truth.
-type agreement struct {
+type answerAgreement struct {
 	asked, wrong   int // requests
 	found, matched int // blocks over all workers, by the subject and by the oracle
 }
 
 // matchedShare returns the matched share.
-func (a agreement) share() float64 {
+func (a answerAgreement) matchedShare() float64 {
 	if a.matched == 0 {
 		return 1
 	}
@@ -92,19 +92,19 @@ func (a agreement) share() float64 {
 }
 
 // compareAnswers compares the answers of p for at most most requests with the truth, for every worker.
-func (a *agreement) compare(p picker, o *oracle, w *workload, most int) {
+func (a *answerAgreement) compareAnswers(p overlapReader, o *holderOracle, w *requestSet, most int) {
 	var got []kv.Overlap
-	var want []held
+	var want []holderDepth
 	step := max(1, (len(w.requests)+most-1)/most)
 	for i := 0; i < len(w.requests); i += step {
 		chain := w.requests[i].chain
-		got, want = p.overlaps(got[:0], chain), o.match(want[:0], chain)
-		a.one(got, want)
+		got, want = p.appendOverlaps(got[:0], chain), o.matchHolders(want[:0], chain)
+		a.compareOne(got, want)
 	}
 }
 
 // compareOne compares one answer.
-func (a *agreement) one(got []kv.Overlap, want []held) {
+func (a *answerAgreement) compareOne(got []kv.Overlap, want []holderDepth) {
 	a.asked++
 	same := len(got) == len(want)
 	for _, g := range got {

@@ -6,14 +6,14 @@ import (
 )
 
 // latencyHistogram counts durations in steps of 1.6 %: 64 between consecutive powers of two of nanoseconds.
-type histogram struct {
+type latencyHistogram struct {
 	counts [64 * 64]uint64
 	total  uint64
 }
 
 const stepBits = 6
 
-func (h *histogram) add(d time.Duration) {
+func (h *latencyHistogram) addDuration(d time.Duration) {
 	n := uint64(max(d, 0))
 	at := n
 	if over := bits.Len64(n) - stepBits - 1; over > 0 {
@@ -23,7 +23,7 @@ func (h *histogram) add(d time.Duration) {
 	h.total++
 }
 
-func (h *histogram) merge(o *histogram) {
+func (h *latencyHistogram) mergeCounts(o *latencyHistogram) {
 	for i, n := range o.counts {
 		h.counts[i] += n
 	}
@@ -31,19 +31,19 @@ func (h *histogram) merge(o *histogram) {
 }
 
 // durationAt returns the duration which a share of all does not exceed, 0 without any.
-func (h *histogram) at(share float64) time.Duration {
+func (h *latencyHistogram) durationAt(share float64) time.Duration {
 	want := uint64(share * float64(h.total))
 	sum := uint64(0)
 	for i, n := range h.counts {
 		if sum += n; n > 0 && sum >= max(want, 1) {
-			return ceiling(uint64(i))
+			return bucketCeiling(uint64(i))
 		}
 	}
 	return 0
 }
 
 // bucketCeiling returns the longest duration counted at i.
-func ceiling(i uint64) time.Duration {
+func bucketCeiling(i uint64) time.Duration {
 	over := i >> stepBits
 	if over <= 1 {
 		return time.Duration(i)

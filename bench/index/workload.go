@@ -10,7 +10,7 @@ import (
 
 const (
 	blockTokens = 16 // tokens of a block of the index
-	perID       = 32 // blocks of 16 tokens per 512-token block of a trace
+	blocksPerID = 32 // blocks of 16 tokens per 512-token block of a trace
 	vocabulary  = 128_000
 )
 
@@ -22,7 +22,7 @@ type request struct {
 }
 
 // requestSet is the requests of a run, in order of arrival.
-type workload struct {
+type requestSet struct {
 	name     string
 	requests []request
 	touches  int // blocks of all requests
@@ -31,20 +31,20 @@ type workload struct {
 
 // newRequestSet hashes the prompts described by ids. The tokens of a block of 512 depend only on its id, so
 // equal ids after equal ids are equal prefixes.
-func newWorkload(name string, prompts [][]uint64) (*workload, error) {
+func newRequestSet(name string, prompts [][]uint64) (*requestSet, error) {
 	h, err := kv.NewHasher(blockTokens, kv.Salt{})
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{name: name, requests: make([]request, 0, len(prompts))}
+	w := &requestSet{name: name, requests: make([]request, 0, len(prompts))}
 	var tokens []kv.Token
 	var all []kv.SeqHash
 	for _, ids := range prompts {
 		tokens = appendTokens(tokens[:0], ids)
 		r := request{
 			ids:    ids,
-			blocks: h.Blocks(make([]kv.BlockHash, 0, len(ids)*perID), tokens, nil),
-			chain:  h.Chain(make([]kv.SeqHash, 0, len(ids)*perID), tokens, nil),
+			blocks: h.AppendBlockHashes(make([]kv.BlockHash, 0, len(ids)*blocksPerID), tokens, nil),
+			chain:  h.AppendSeqHashes(make([]kv.SeqHash, 0, len(ids)*blocksPerID), tokens, nil),
 		}
 		w.requests = append(w.requests, r)
 		all = append(all, r.chain...)
@@ -62,7 +62,7 @@ func newWorkload(name string, prompts [][]uint64) (*workload, error) {
 func appendTokens(dst []kv.Token, ids []uint64) []kv.Token {
 	for _, id := range ids {
 		at := splitmix.Source(splitmix.Mix(id + 1))
-		for range perID * blockTokens {
+		for range blocksPerID * blockTokens {
 			dst = append(dst, kv.Token(at.Below(vocabulary)))
 		}
 	}
@@ -70,24 +70,24 @@ func appendTokens(dst []kv.Token, ids []uint64) []kv.Token {
 }
 
 // firstRequests returns the workload of the first n requests.
-func (w *workload) first(n int) (*workload, error) {
+func (w *requestSet) firstRequests(n int) (*requestSet, error) {
 	if n <= 0 || n >= len(w.requests) {
 		return w, nil
 	}
-	return newWorkload(w.name, prompts(w.requests[:n]))
+	return newRequestSet(w.name, requestIDs(w.requests[:n]))
 }
 
 // withCommonPrompt returns the workload with a common prompt of n blocks of 512 tokens before each request.
-func (w *workload) behind(n int) (*workload, error) {
+func (w *requestSet) withCommonPrompt(n int) (*requestSet, error) {
 	common := make([]uint64, n)
 	for i := range common {
 		common[i] = commonID + uint64(i)
 	}
-	out := prompts(w.requests)
+	out := requestIDs(w.requests)
 	for i, ids := range out {
 		out[i] = slices.Concat(common, ids)
 	}
-	return newWorkload(fmt.Sprintf("%s behind a prompt of %d blocks", w.name, n*perID), out)
+	return newRequestSet(fmt.Sprintf("%s behind a prompt of %d blocks", w.name, n*blocksPerID), out)
 }
 
 // Block ids which no trace has.
@@ -96,7 +96,7 @@ const (
 	freshID  = 1 << 41
 )
 
-func prompts(requests []request) [][]uint64 {
+func requestIDs(requests []request) [][]uint64 {
 	out := make([][]uint64, len(requests))
 	for i := range requests {
 		out[i] = requests[i].ids
@@ -105,7 +105,7 @@ func prompts(requests []request) [][]uint64 {
 }
 
 // String summarizes the workload.
-func (w *workload) String() string {
+func (w *requestSet) String() string {
 	lengths := make([]int, len(w.requests))
 	for i := range w.requests {
 		lengths[i] = len(w.requests[i].chain)

@@ -26,10 +26,10 @@ import (
 )
 
 // runTimeout bounds the whole run.
-const limit = 15 * time.Minute
+const runTimeout = 15 * time.Minute
 
 // mediaSettings are the flags.
-type settings struct {
+type mediaSettings struct {
 	bin      string
 	only     string
 	each     time.Duration
@@ -42,7 +42,7 @@ type settings struct {
 }
 
 // mediaDocument is the output of -json.
-type document struct {
+type mediaDocument struct {
 	Path []pathRow `json:"path,omitempty"`
 	Pool []poolRow `json:"pool,omitempty"`
 	// Workload is the pool's.
@@ -50,7 +50,7 @@ type document struct {
 }
 
 func main() {
-	var s settings
+	var s mediaSettings
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.StringVar(&s.only, "only", "", "path or pool; empty is both")
 	flag.DurationVar(&s.each, "each", time.Second, "how long each row of path is measured")
@@ -63,9 +63,9 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	if err := s.run(ctx); err != nil {
+	if err := s.runAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/media:", err)
 		cancel()
 		stop()
@@ -73,17 +73,17 @@ func main() {
 	}
 }
 
-func (s *settings) run(ctx context.Context) error {
-	var out document
+func (s *mediaSettings) runAll(ctx context.Context) error {
+	var out mediaDocument
 	var err error
 	if s.only != "pool" {
-		if out.Path, err = s.path(ctx); err != nil {
+		if out.Path, err = s.measurePath(ctx); err != nil {
 			return fmt.Errorf("path: %w", err)
 		}
 	}
 	if s.only != "path" {
-		out.Workload = s.workload()
-		if out.Pool, err = s.pooled(ctx); err != nil {
+		out.Workload = s.describeWorkload()
+		if out.Pool, err = s.measurePool(ctx); err != nil {
 			return fmt.Errorf("pool: %w", err)
 		}
 	}
@@ -92,11 +92,11 @@ func (s *settings) run(ctx context.Context) error {
 		e.SetIndent("", "  ")
 		return e.Encode(out)
 	}
-	out.print()
+	out.printTables()
 	return nil
 }
 
-func (d *document) print() {
+func (d *mediaDocument) printTables() {
 	if len(d.Path) > 0 {
 		fmt.Printf("%-9s %-8s %-12s %9s %10s %12s %14s %12s\n", "PICTURES", "IDENTITY", "FROM", "TOKENS", "us", "STD LIB us", "OF STD LIB", "TEXT us")
 		for _, r := range d.Path {

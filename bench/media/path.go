@@ -44,12 +44,12 @@ type pathRow struct {
 }
 
 // measurePath measures all rows.
-func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
-	p, err := pipeline()
+func (s *mediaSettings) measurePath(ctx context.Context) (rows []pathRow, err error) {
+	p, err := openPipeline()
 	if err != nil {
 		return nil, err
 	}
-	shown, err := newGallery()
+	shown, err := newPictureSet()
 	if err != nil {
 		return nil, err
 	}
@@ -62,23 +62,23 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	for _, n := range []int{1, 4, 10} {
 		row := pathRow{Pictures: n, Bytes: len(shown.files[0])}
 		same := func() []string { return shown.data[:n] }
-		row.Text, err = s.time(same, func([]string) error { _, err := s.once(ctx, prep.Local{Pipeline: p}, nil); return err })
+		row.Text, err = s.timeCall(same, func([]string) error { _, err := s.encodeOnce(ctx, prep.LocalEncoder{Pipeline: p}, nil); return err })
 		if err != nil {
 			return nil, err
 		}
-		if row.Standard, err = s.time(same, standardLibrary); err != nil {
+		if row.Standard, err = s.timeCall(same, readWithStdlib); err != nil {
 			return nil, err
 		}
 		for _, identity := range []media.Identity{media.ByURL, media.ByBytes, media.ByPixels} {
-			resolver, err := resolve.New(resolve.Config{Identity: identity, URLTTL: time.Hour}, resolve.FromFetcher(fetcher, maxFile), nil)
+			resolver, err := resolve.New(resolve.Config{Identity: identity, URLTTL: time.Hour}, resolve.NewFetcherSource(fetcher, maxFile), nil)
 			if err != nil {
 				return nil, err
 			}
-			local := prep.Local{Pipeline: p, Media: resolver.For(resolve.Way{})}
-			for _, from := range shown.origins(n) {
+			local := prep.LocalEncoder{Pipeline: p, Media: resolver.ResolverFor(resolve.ModelOptions{})}
+			for _, from := range shown.newOrigins(n) {
 				row.Identity, row.From = string(identity), from.name
-				row.Micros, err = s.time(from.urls, func(urls []string) (err error) {
-					row.Tokens, err = s.once(ctx, local, urls)
+				row.Micros, err = s.timeCall(from.urls, func(urls []string) (err error) {
+					row.Tokens, err = s.encodeOnce(ctx, local, urls)
 					return err
 				})
 				if err != nil {
@@ -92,17 +92,17 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 }
 
 // pictureSet is the images of requests: as files, as data: URIs, and on a server.
-type gallery struct {
+type pictureSet struct {
 	files  [][]byte
 	data   []string
 	server *httptest.Server
 	serial int // of the requests with unseen images
 }
 
-func newGallery() (*gallery, error) {
-	g := &gallery{}
+func newPictureSet() (*pictureSet, error) {
+	g := &pictureSet{}
 	for i := range 10 {
-		file, err := picture(uint8(i))
+		file, err := newPicture(uint8(i))
 		if err != nil {
 			return nil, err
 		}
@@ -126,13 +126,13 @@ func dataURI(file []byte) string {
 }
 
 // pictureOrigin is where requests get their images.
-type origin struct {
+type pictureOrigin struct {
 	name string
 	urls func() []string // of the next request
 }
 
 // newOrigins returns the origins for requests with n images.
-func (g *gallery) origins(n int) []origin {
+func (g *pictureSet) newOrigins(n int) []pictureOrigin {
 	each := func(url func(i int) string) func() []string {
 		return func() (urls []string) {
 			g.serial++
@@ -142,7 +142,7 @@ func (g *gallery) origins(n int) []origin {
 			return urls
 		}
 	}
-	return []origin{
+	return []pictureOrigin{
 		{"data:, seen", func() []string { return g.data[:n] }},
 		{"data:, new", each(func(i int) string { // bytes after an image's end are not part of it
 			return dataURI(strconv.AppendInt(slices.Clone(g.files[i]), int64(g.serial), 10))
@@ -153,7 +153,7 @@ func (g *gallery) origins(n int) []origin {
 }
 
 // openPipeline returns the pipeline of the built-in model, with the rules of Qwen2-VL's checkpoints.
-func pipeline() (*prep.Pipeline, error) {
+func openPipeline() (*prep.Pipeline, error) {
 	p, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func pipeline() (*prep.Pipeline, error) {
 	if !ok {
 		return nil, errors.New("the built-in model shows no pictures")
 	}
-	f, err := family.Open(family.Files{
+	f, err := family.Open(family.CheckpointFiles{
 		Config:       fmt.Appendf(nil, `{"model_type":"qwen2_vl","image_token_id":%d,"vision_config":{"patch_size":14,"spatial_merge_size":2}}`, id),
 		Preprocessor: []byte(`{"image_processor_type":"Qwen2VLImageProcessor","patch_size":14,"merge_size":2,"temporal_patch_size":2,"min_pixels":3136,"max_pixels":12845056}`),
 	}, p.Tokenizer)
@@ -174,7 +174,7 @@ func pipeline() (*prep.Pipeline, error) {
 }
 
 // encodeOnce makes the prompt of one request with its hashes, and returns its number of tokens.
-func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) (int, error) {
+func (s *mediaSettings) encodeOnce(ctx context.Context, encoder prep.LocalEncoder, urls []string) (int, error) {
 	m := prep.Message{Role: "user", Content: question}
 	c := &prep.Chat{AddGenerationPrompt: true}
 	if len(urls) > 0 {
@@ -194,14 +194,14 @@ func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) 
 	if prompt.Release != nil {
 		defer prompt.Release()
 	}
-	if prompt.TextOnly != media.NoReason {
-		return 0, fmt.Errorf("routed by text only: %s: %w", prompt.TextOnly, prompt.Why)
+	if prompt.TextOnlyReason != media.NoReason {
+		return 0, fmt.Errorf("routed by text only: %s: %w", prompt.TextOnlyReason, prompt.TextOnlyError)
 	}
 	h, err := kv.NewHasher(blockSize, kv.Salt{})
 	if err != nil {
 		return 0, err
 	}
-	h.Chain(nil, prompt.Tokens, prompt.Media)
+	h.AppendSeqHashes(nil, prompt.Tokens, prompt.Media)
 	return len(prompt.Tokens), nil
 }
 
@@ -210,7 +210,7 @@ const question = `Compare these pictures with each other. Say for each what stan
 edge, whether anything is written on it, and if so what. Then say which two of them were probably taken at the same place, and why you think so.`
 
 // readWithStdlib determines sizes and contents as a program without this one would.
-func standardLibrary(uris []string) error {
+func readWithStdlib(uris []string) error {
 	for _, uri := range uris {
 		file, err := base64.StdEncoding.DecodeString(uri[strings.IndexByte(uri, ',')+1:])
 		if err != nil {
@@ -226,7 +226,7 @@ func standardLibrary(uris []string) error {
 
 // timeCall returns the mean microseconds of do, over as many calls as there is time for. Making its argument
 // is not timed.
-func (s *settings) time(with func() []string, do func([]string) error) (float64, error) {
+func (s *mediaSettings) timeCall(with func() []string, do func([]string) error) (float64, error) {
 	if err := do(with()); err != nil { // one-time work is done now
 		return 0, err
 	}
@@ -245,7 +245,7 @@ func (s *settings) time(with func() []string, do func([]string) error) (float64,
 }
 
 // newPicture returns a JPEG of some 100 kB.
-func picture(seed uint8) ([]byte, error) {
+func newPicture(seed uint8) ([]byte, error) {
 	img := image.NewYCbCr(image.Rect(0, 0, width, height), image.YCbCrSubsampleRatio420)
 	state := uint32(seed) + 1
 	for i := range img.Y {

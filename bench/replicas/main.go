@@ -23,10 +23,10 @@ import (
 )
 
 // runTimeout bounds the whole run.
-const limit = 15 * time.Minute
+const runTimeout = 15 * time.Minute
 
 // replicaSettings are the flags.
-type settings struct {
+type replicaSettings struct {
 	bin      string
 	workers  int
 	requests int
@@ -39,7 +39,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s replicaSettings
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.IntVar(&s.workers, "workers", 64, "workers, each a process")
 	flag.IntVar(&s.requests, "requests", 2000, "requests of each way")
@@ -52,9 +52,9 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	if err := s.run(ctx); err != nil {
+	if err := s.runAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/replicas:", err)
 		cancel()
 		stop()
@@ -63,30 +63,30 @@ func main() {
 }
 
 // routingMode is how the fleet is routed.
-type way struct {
+type routingMode struct {
 	name      string
 	frontends int
 	sync      string
 }
 
 // replicaDocument is the output of -json.
-type document struct {
-	Workers  int     `json:"workers"`
-	Requests int     `json:"requests"`
-	Rate     float64 `json:"requests_per_s"`
-	Workload string  `json:"workload"`
-	Blocks   int     `json:"blocks_per_worker"`
-	Speedup  float64 `json:"sim_speedup"`
-	Rows     []row   `json:"rows"`
+type replicaDocument struct {
+	Workers  int       `json:"workers"`
+	Requests int       `json:"requests"`
+	Rate     float64   `json:"requests_per_s"`
+	Workload string    `json:"workload"`
+	Blocks   int       `json:"blocks_per_worker"`
+	Speedup  float64   `json:"sim_speedup"`
+	Rows     []modeRow `json:"rows"`
 }
 
-func (s *settings) run(ctx context.Context) error {
-	out := document{
+func (s *replicaSettings) runAll(ctx context.Context) error {
+	out := replicaDocument{
 		Workers: s.workers, Requests: s.requests, Rate: s.rate, Workload: s.generate, Blocks: s.blocks, Speedup: s.speedup,
 	}
-	for _, w := range []way{{"one router", 1, "on"}, {"two, sync off", 2, "off"}, {"two, sync on", 2, "on"}} {
+	for _, w := range []routingMode{{"one router", 1, "on"}, {"two, sync off", 2, "off"}, {"two, sync on", 2, "on"}} {
 		fmt.Fprintf(os.Stderr, "%s: %d workers, %d requests\n", w.name, s.workers, s.requests)
-		r, err := s.measure(ctx, w)
+		r, err := s.measureMode(ctx, w)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
@@ -97,11 +97,11 @@ func (s *settings) run(ctx context.Context) error {
 		e.SetIndent("", "  ")
 		return e.Encode(out)
 	}
-	table(out.Rows)
+	printTable(out.Rows)
 	return nil
 }
 
-func table(rows []row) {
+func printTable(rows []modeRow) {
 	fmt.Printf("%-14s %8s %6s %9s %9s %13s %14s %14s %9s\n", "ROUTERS", "REQUESTS", "ERRORS", "CACHED %", "IMBALANCE", "BUSIEST NOW", "MEAN NOW", "TTFT MEAN ms", "P99 ms")
 	for _, r := range rows {
 		fmt.Printf("%-14s %8d %6d %9.2f %9.3f %13.2f %14.2f %14.1f %9.1f\n", r.Routers, r.Requests, r.Errors, 100*r.CachedShare, r.Imbalance, r.Busiest, r.Active, r.TTFTMean, r.TTFTP99)
@@ -114,4 +114,4 @@ func table(rows []row) {
 	}
 }
 
-func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatDecimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

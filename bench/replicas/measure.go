@@ -21,7 +21,7 @@ import (
 const model = "penstock-sim"
 
 // modeRow has the measurements of one mode.
-type row struct {
+type modeRow struct {
 	Routers     string  `json:"routers"`
 	Requests    int     `json:"requests"`
 	Errors      int     `json:"errors"`
@@ -38,7 +38,7 @@ type row struct {
 }
 
 // measureMode starts a fleet, sends the workload, and stops it.
-func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
+func (s *replicaSettings) measureMode(ctx context.Context, w routingMode) (out modeRow, err error) {
 	dir, err := os.MkdirTemp("", "penstock-replicas-")
 	if err != nil {
 		return out, err
@@ -48,31 +48,31 @@ func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
 	f, err := fleet.Start(ctx, fleet.Config{
 		Bin: s.bin, Dir: dir, Ports: fleet.NewPorts(s.seed), Workers: s.workers, Frontends: w.frontends,
 		HubArgs: routed, FrontendArgs: routed,
-		WorkerArgs: []string{"--engine", "sim", "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", decimal(s.speedup), "--log-level", "warn"},
+		WorkerArgs: []string{"--engine", "sim", "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", formatDecimal(s.speedup), "--log-level", "warn"},
 	})
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	// The hub also has a frontend, which is not used.
-	rec := &recorder{inner: replay.NewRecorder(replay.Measure{Workers: s.workers, Sender: replay.Real})}
-	if err := s.send(ctx, f.Frontends, rec); err != nil {
+	rec := &sharedRecorder{inner: replay.NewRecorder(replay.RecorderConfig{Workers: s.workers, Sender: replay.RealSender})}
+	if err := s.sendWorkload(ctx, f.Frontends, rec); err != nil {
 		return out, err
 	}
-	if err := f.Died(); err != nil {
+	if err := f.CheckDied(); err != nil {
 		return out, err
 	}
 	r := rec.inner.Run().Row
-	out = row{
+	out = modeRow{
 		Routers: w.name, Requests: r.Requests, Errors: r.Errors, CachedShare: r.CachedShare, Imbalance: r.Imbalance,
 		TTFTMean: r.TTFT.Mean, TTFTP99: r.TTFT.P99, Late: r.Late,
 	}
-	out.Busiest, out.Active = rec.crowding(s.workers)
+	out.Busiest, out.Active = rec.workerOccupancy(s.workers)
 	return out, nil
 }
 
 // sendWorkload sends the workload to the frontends in turn, each request at its time.
-func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder) error {
+func (s *replicaSettings) sendWorkload(ctx context.Context, doors []*fleet.Role, rec *sharedRecorder) error {
 	spec := s.generate
 	if !strings.Contains(spec, "requests=") {
 		spec += ",requests=" + strconv.Itoa(s.requests)
@@ -81,7 +81,7 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 	if err != nil {
 		return err
 	}
-	cfg := load.Config{Model: model, Vocabulary: replay.Vocabulary{Seed: s.seed}, Form: load.Form{Prompt: load.Tokens, Length: load.Exactly}}
+	cfg := load.Config{Model: model, Vocabulary: replay.Vocabulary{Seed: s.seed}, Form: load.RequestForm{Prompt: load.TokenPrompt, Length: load.ExactLength}}
 	errs := make([]error, len(doors))
 	var wg sync.WaitGroup
 	for i, door := range doors {
@@ -89,14 +89,14 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 		if err != nil {
 			return err
 		}
-		timed, err := replay.Arrive(source, replay.Arrival{Process: replay.Poisson, Rate: s.rate, Seed: s.seed})
+		timed, err := replay.ApplyArrival(source, replay.Arrival{Process: replay.Poisson, Rate: s.rate, Seed: s.seed})
 		if err != nil {
 			return err
 		}
 		own := cfg
 		own.Endpoint.URL = door.URL()
 		wg.Go(func() {
-			sum, err := load.Run(ctx, own, &turns{Source: timed, of: len(doors), mine: i}, rec)
+			sum, err := load.Run(ctx, own, &shareSource{Source: timed, of: len(doors), mine: i}, rec)
 			if err == nil && sum.Interrupted {
 				err = fmt.Errorf("send to %s: %w", door.Name(), ctx.Err())
 			}
@@ -108,14 +108,14 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 }
 
 // shareSource is one frontend's share of a workload.
-type turns struct {
+type shareSource struct {
 	replay.Source
 	of, mine int
 	n        int
 }
 
 // Next implements replay.Source.
-func (t *turns) Next(r *replay.Request) error {
+func (t *shareSource) Next(r *replay.Request) error {
 	for {
 		if err := t.Source.Next(r); err != nil {
 			return err
@@ -128,45 +128,45 @@ func (t *turns) Next(r *replay.Request) error {
 }
 
 // sharedRecorder records the samples of all frontends.
-type recorder struct {
+type sharedRecorder struct {
 	mu     sync.Mutex
 	inner  *replay.Recorder
-	visits []visit
+	served []servedRequest
 }
 
 // servedRequest is a request at a worker.
-type visit struct {
+type servedRequest struct {
 	worker   uint64
 	from, to time.Duration
 }
 
 // RecordSample implements load.Recorder.
-func (r *recorder) Sample(s *replay.Sample) {
+func (r *sharedRecorder) RecordSample(s *replay.Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inner.Sample(s)
+	r.inner.RecordSample(s)
 	if s.Worker != 0 {
-		r.visits = append(r.visits, visit{s.Worker, s.Sent, s.Done})
+		r.served = append(r.served, servedRequest{s.Worker, s.Sent, s.Done})
 	}
 }
 
 // RecordGap implements load.Recorder.
-func (r *recorder) Gap(between time.Duration, n int) {
+func (r *sharedRecorder) RecordGap(between time.Duration, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inner.Gap(between, n)
+	r.inner.RecordGap(between, n)
 }
 
 // workerOccupancy returns the number of requests at the worker with the most at a time, averaged over the
 // time with any requests, and the mean per worker.
-func (r *recorder) crowding(workers int) (busiest, active float64) {
+func (r *sharedRecorder) workerOccupancy(workers int) (busiest, active float64) {
 	type change struct {
 		at     time.Duration
 		worker uint64
 		by     int
 	}
 	var all []change
-	for _, v := range r.visits {
+	for _, v := range r.served {
 		all = append(all, change{v.from, v.worker, 1}, change{v.to, v.worker, -1})
 	}
 	slices.SortFunc(all, func(a, b change) int { return cmp.Compare(a.at, b.at) })
@@ -193,4 +193,4 @@ func (r *recorder) crowding(workers int) (busiest, active float64) {
 	return busiest / float64(total), active / float64(total) / float64(workers)
 }
 
-var _ load.Recorder = (*recorder)(nil)
+var _ load.Recorder = (*sharedRecorder)(nil)

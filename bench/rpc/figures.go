@@ -9,15 +9,15 @@ import (
 )
 
 // cellResult is the result of one cell.
-type result struct {
+type cellResult struct {
 	Tokens         uint64
 	Took           time.Duration
-	P50, P99       float64 // from send to receive, microseconds
-	Client, Server usage   // in the measured time; the server's is over its lifetime
+	P50, P99       float64     // from send to receive, microseconds
+	Client, Server resourceUse // in the measured time; the server's is over its lifetime
 }
 
 // resourceUse is the resource use of a process.
-type usage struct {
+type resourceUse struct {
 	CPU    time.Duration
 	Allocs uint64
 	// Tokens is how many tokens it handled in that time.
@@ -25,47 +25,47 @@ type usage struct {
 }
 
 // resourcesSpent returns the resource use of this process so far.
-func spent() usage {
+func resourcesSpent() resourceUse {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
 	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
-	return usage{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
+	return resourceUse{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
 }
 
-func (u usage) since(before usage) usage {
-	return usage{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
+func (u resourceUse) subtractUsage(before resourceUse) resourceUse {
+	return resourceUse{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
 }
 
-func (r result) rate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
+func (r cellResult) tokenRate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
 
 // printBenchLine writes r as a line of "go test -bench".
-func (r result) print(name string) {
+func (r cellResult) printBenchLine(name string) {
 	per := func(total float64, tokens uint64) float64 { return total / float64(max(tokens, 1)) }
 	fmt.Printf("Benchmark%s-%d %d %.0f tokens/s %.1f p50-us %.1f p99-us %.3f client-allocs/token %.3f server-allocs/token %.0f client-cpu-ns/token %.0f server-cpu-ns/token\n",
-		name, runtime.NumCPU(), r.Tokens, r.rate(), r.P50, r.P99,
+		name, runtime.NumCPU(), r.Tokens, r.tokenRate(), r.P50, r.P99,
 		per(float64(r.Client.Allocs), r.Client.Tokens), per(float64(r.Server.Allocs), r.Server.Tokens),
 		per(float64(r.Client.CPU), r.Client.Tokens), per(float64(r.Server.CPU), r.Server.Tokens))
 }
 
 // octaveHistogram counts durations in buckets an eighth of a power of two wide.
-type histogram [64 * 8]uint64
+type octaveHistogram [64 * 8]uint64
 
-func (h *histogram) add(d time.Duration) {
+func (h *octaveHistogram) addDuration(d time.Duration) {
 	n := uint64(max(d, 8))
 	top := bits.Len64(n) - 1
 	h[top*8+int(n>>(top-3)&7)]++
 }
 
-func (h *histogram) merge(other *histogram) {
+func (h *octaveHistogram) mergeCounts(other *octaveHistogram) {
 	for i, n := range other {
 		h[i] += n
 	}
 }
 
 // quantileMicros returns the upper end of the bucket with quantile q, in microseconds.
-func (h *histogram) quantile(q float64) float64 {
+func (h *octaveHistogram) quantileMicros(q float64) float64 {
 	var all, seen uint64
 	for _, n := range h {
 		all += n

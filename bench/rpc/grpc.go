@@ -14,17 +14,17 @@ import (
 type grpcPlane struct{}
 
 // rawCodec is that codec, for messages of type *[]byte.
-type raw struct{}
+type rawCodec struct{}
 
-func (raw) Name() string { return "raw" }
+func (rawCodec) Name() string { return "raw" }
 
-func (raw) Marshal(v any) (mem.BufferSlice, error) {
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	b := *v.(*[]byte)
 	own := append(make([]byte, 0, len(b)), b...) // grpc-go may send it later
 	return mem.BufferSlice{mem.SliceBuffer(own)}, nil
 }
 
-func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	to := v.(*[]byte)
 	n := data.Len()
 	if cap(*to) < n {
@@ -35,14 +35,14 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-var generate = grpc.StreamDesc{StreamName: "Generate", ServerStreams: true}
+var generateStream = grpc.StreamDesc{StreamName: "Generate", ServerStreams: true}
 
-func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
+func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	desc := generate
+	desc := generateStream
 	desc.Handler = func(_ any, s grpc.ServerStream) error {
 		var request []byte
 		if err := s.RecvMsg(&request); err != nil {
@@ -50,7 +50,7 @@ func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream fu
 		}
 		return stream(func(frame []byte) error { return s.SendMsg(&frame) })
 	}
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(raw{}))
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}))
 	srv.RegisterService(&grpc.ServiceDesc{ServiceName: "bench", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc}}, nil)
 	if err := told(l.Addr().String()); err != nil {
 		return err
@@ -62,13 +62,13 @@ func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream fu
 	return srv.Serve(l)
 }
 
-func (grpcPlane) connect(addr string) (func(context.Context, func([]byte) error) error, error) {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})))
+func (grpcPlane) dialStreams(addr string) (func(context.Context, func([]byte) error) error, error) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, recv func([]byte) error) error {
-		s, err := conn.NewStream(ctx, &generate, "/bench/Generate")
+		s, err := conn.NewStream(ctx, &generateStream, "/bench/Generate")
 		if err != nil {
 			return err
 		}

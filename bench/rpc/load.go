@@ -17,7 +17,7 @@ import (
 )
 
 // tokenPace is how often an engine has a token for a stream.
-const pace = 40 * time.Millisecond
+const tokenPace = 40 * time.Millisecond
 
 // warmUp returns the time which is not counted: queues must fill first, which takes a while in a flood over
 // grpc-go.
@@ -29,14 +29,14 @@ func warmUp(load string) time.Duration {
 }
 
 // streamPlane is one of the two transports.
-type plane interface {
+type streamPlane interface {
 	// serveStreams serves until stdin ends, and first prints its address.
-	serve(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
+	serveStreams(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
 	// dialStreams returns a function to open streams, all on one connection.
-	connect(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
+	dialStreams(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
 }
 
-func planeOf(name string) (plane, error) {
+func lookupPlane(name string) (streamPlane, error) {
 	switch name {
 	case "tcp":
 		return tcpPlane{}, nil
@@ -47,8 +47,8 @@ func planeOf(name string) (plane, error) {
 }
 
 // runServer is the serving process.
-func serve(c cell) error {
-	p, err := planeOf(c.Plane)
+func runServer(c benchCell) error {
+	p, err := lookupPlane(c.Plane)
 	if err != nil {
 		return err
 	}
@@ -59,27 +59,27 @@ func serve(c cell) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
 	var tokens atomic.Uint64
-	before := spent()
-	err = p.serve(func(addr string) error { return says.Encode(addr) }, until, func(send func([]byte) error) error {
-		n, err := stream(c.Load, send)
+	before := resourcesSpent()
+	err = p.serveStreams(func(addr string) error { return says.Encode(addr) }, until, func(send func([]byte) error) error {
+		n, err := sendDeltas(c.Load, send)
 		tokens.Add(n)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	used := spent().since(before)
+	used := resourcesSpent().subtractUsage(before)
 	used.Tokens = tokens.Load()
 	return says.Encode(used)
 }
 
 // sendDeltas sends deltas, each with its send time, until the caller has enough, and returns their number.
-func stream(load string, send func([]byte) error) (n uint64, err error) {
+func sendDeltas(load string, send func([]byte) error) (n uint64, err error) {
 	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
 	var tick <-chan time.Time
 	if load == "paced" {
-		time.Sleep(rand.N(pace)) // engines do not step together: the streams start spread over one step
-		t := time.NewTicker(pace)
+		time.Sleep(rand.N(tokenPace)) // engines do not step together: the streams start spread over one step
+		t := time.NewTicker(tokenPace)
 		defer t.Stop()
 		tick = t.C
 	}
@@ -97,21 +97,21 @@ func stream(load string, send func([]byte) error) (n uint64, err error) {
 }
 
 // runCaller is the calling process.
-func call(c cell, addr string) (result, error) {
-	p, err := planeOf(c.Plane)
+func runCaller(c benchCell, addr string) (cellResult, error) {
+	p, err := lookupPlane(c.Plane)
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
-	open, err := p.connect(addr)
+	open, err := p.dialStreams(addr)
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var (
 		callers   sync.WaitGroup
 		measuring atomic.Bool
-		counts    = make([]counter, c.Streams)
+		counts    = make([]callCounter, c.Streams)
 		failed    atomic.Pointer[error]
 	)
 	for i := range c.Streams {
@@ -119,7 +119,7 @@ func call(c cell, addr string) (result, error) {
 			err := open(ctx, func(frame []byte) error {
 				if measuring.Load() {
 					counts[i].tokens++
-					counts[i].latency.add(time.Duration(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(frame))))
+					counts[i].latency.addDuration(time.Duration(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(frame))))
 				}
 				return nil
 			})
@@ -129,33 +129,33 @@ func call(c cell, addr string) (result, error) {
 			}
 		})
 	}
-	wait(ctx, warmUp(c.Load))
-	before, start := spent(), time.Now()
+	waitFor(ctx, warmUp(c.Load))
+	before, start := resourcesSpent(), time.Now()
 	measuring.Store(true)
-	wait(ctx, c.For)
+	waitFor(ctx, c.For)
 	measuring.Store(false)
-	r := result{Took: time.Since(start), Client: spent().since(before)}
+	r := cellResult{Took: time.Since(start), Client: resourcesSpent().subtractUsage(before)}
 	cancel()
 	callers.Wait()
 	if err := failed.Load(); err != nil {
 		return r, *err
 	}
-	var all histogram
+	var all octaveHistogram
 	for i := range counts {
 		r.Tokens += counts[i].tokens
-		all.merge(&counts[i].latency)
+		all.mergeCounts(&counts[i].latency)
 	}
 	r.Client.Tokens = r.Tokens
-	r.P50, r.P99 = all.quantile(0.5), all.quantile(0.99)
+	r.P50, r.P99 = all.quantileMicros(0.5), all.quantileMicros(0.99)
 	return r, nil
 }
 
-type counter struct {
+type callCounter struct {
 	tokens  uint64
-	latency histogram
+	latency octaveHistogram
 }
 
-func wait(ctx context.Context, d time.Duration) {
+func waitFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():

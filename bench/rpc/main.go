@@ -20,7 +20,7 @@ import (
 )
 
 // benchCell is one measurement.
-type cell struct {
+type benchCell struct {
 	Plane   string
 	Streams int
 	Load    string
@@ -35,15 +35,15 @@ func main() {
 	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
 	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after a time that is not counted")
 	flag.Parse()
-	if err := run(*role, *addr, *streams, cell{Plane: *plane, Load: *load, For: *window}); err != nil {
+	if err := runBench(*role, *addr, *streams, benchCell{Plane: *plane, Load: *load, For: *window}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/rpc:", err)
 		os.Exit(1)
 	}
 }
 
-func run(role, addr, streams string, c cell) error {
+func runBench(role, addr, streams string, c benchCell) error {
 	if role == "serve" {
-		return serve(c)
+		return runServer(c)
 	}
 	var counts []int
 	for _, s := range strings.Split(streams, ",") {
@@ -55,61 +55,61 @@ func run(role, addr, streams string, c cell) error {
 	}
 	if role == "call" {
 		c.Streams = counts[0]
-		got, err := call(c, addr)
+		got, err := runCaller(c, addr)
 		if err != nil {
 			return err
 		}
 		return json.NewEncoder(os.Stdout).Encode(got)
 	}
 	fmt.Println("pkg: penstock/bench/rpc")
-	fmt.Println("cpu:", cpu())
+	fmt.Println("cpu:", processorName())
 	for _, load := range []string{"flood", "paced"} {
 		for _, n := range counts {
-			both := map[string]result{}
+			both := map[string]cellResult{}
 			for _, plane := range []string{"grpc", "tcp"} {
-				got, err := measure(cell{Plane: plane, Streams: n, Load: load, For: c.For})
+				got, err := measureCell(benchCell{Plane: plane, Streams: n, Load: load, For: c.For})
 				if err != nil {
 					return fmt.Errorf("%s, %d streams, %s: %w", plane, n, load, err)
 				}
 				both[plane] = got
-				got.print(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
+				got.printBenchLine(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
 			}
-			compare(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
+			printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
 		}
 	}
 	return nil
 }
 
 // measureCell starts both processes for one cell.
-func measure(c cell) (result, error) {
+func measureCell(c benchCell) (cellResult, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	server := exec.Command(self, "-role", "serve", "-plane", c.Plane, "-load", c.Load)
 	server.Stderr = os.Stderr
 	in, err := server.StdinPipe()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	out, err := server.StdoutPipe()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	if err := server.Start(); err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	says := json.NewDecoder(out)
 	var addr string
 	if err := says.Decode(&addr); err != nil {
-		return result{}, fmt.Errorf("the server's address: %w", err)
+		return cellResult{}, fmt.Errorf("the server's address: %w", err)
 	}
 	client := exec.Command(self, "-role", "call", "-plane", c.Plane, "-load", c.Load,
 		"-streams", strconv.Itoa(c.Streams), "-for", c.For.String(), "-addr", addr)
 	client.Stderr = os.Stderr
 	text, callErr := client.Output()
 	in.Close() // the server prints its resource use, and ends
-	var r result
+	var r cellResult
 	if callErr == nil {
 		callErr = json.Unmarshal(text, &r)
 	}
@@ -124,17 +124,17 @@ func measure(c cell) (result, error) {
 }
 
 // printRatios prints a as multiples of b, unless one transferred nothing in time.
-func compare(name string, a, b result) {
+func printRatios(name string, a, b cellResult) {
 	if a.Tokens == 0 || b.Tokens == 0 {
 		fmt.Fprintf(os.Stderr, "%s: %d and %d tokens came; nothing to compare\n", name, a.Tokens, b.Tokens)
 		return
 	}
 	fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.4f p50-ratio %.4f p99-ratio\n",
-		name, runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
+		name, runtime.NumCPU(), a.tokenRate()/b.tokenRate(), a.P50/b.P50, a.P99/b.P99)
 }
 
 // processorName returns the name of the processor.
-func cpu() string {
+func processorName() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
 		if name, ok := strings.CutPrefix(line, "model name"); ok {

@@ -57,7 +57,7 @@ func TestRouteAsksARouter(t *testing.T) {
 			s := httptest.NewServer(mux)
 			defer s.Close()
 			var out, errs bytes.Buffer
-			code := run([]string{"route", "--server", s.URL, "text"}, &out, &errs)
+			code := runCommandLine([]string{"route", "--server", s.URL, "text"}, &out, &errs)
 			if tc.err == "" && (code != exitDone || model != "m") {
 				t.Errorf("exit code %d, asked about %v: %s", code, model, errs.String())
 			}
@@ -71,7 +71,7 @@ func TestRouteAsksARouter(t *testing.T) {
 // A flag with an optional value does not take the next word as its value.
 func TestValueWithoutEquals(t *testing.T) {
 	var out, errs bytes.Buffer
-	code := run([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
+	code := runCommandLine([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
 	if code != exitUsage || !strings.Contains(errs.String(), "--router-reset-states=force") {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
@@ -90,7 +90,7 @@ func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			url, asked := routed(t, tc.models)
 			var out, errs bytes.Buffer
-			code := run([]string{"route", "--server", url, "hello"}, &out, &errs)
+			code := runCommandLine([]string{"route", "--server", url, "hello"}, &out, &errs)
 			if tc.err != "" {
 				if code == exitDone || !strings.Contains(errs.String(), tc.err) {
 					t.Errorf("exit code %d, %q, want an error that has %q", code, errs.String(), tc.err)
@@ -107,7 +107,7 @@ func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
 func TestRouteRawIsAPlainPrompt(t *testing.T) {
 	url, asked := routed(t, `{"data":[{"id":"m","root":"m"}]}`)
 	var out, errs bytes.Buffer
-	if code := run([]string{"route", "--server", url, "--raw", "hello"}, &out, &errs); code != exitDone {
+	if code := runCommandLine([]string{"route", "--server", url, "--raw", "hello"}, &out, &errs); code != exitDone {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	if (*asked)["prompt"] != "hello" || (*asked)["messages"] != nil {
@@ -151,7 +151,7 @@ func TestRouteMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			if code := run(append([]string{"route", "--server", s.URL, "--messages", file}, c.flags...), &out, &errs); code != exitDone {
+			if code := runCommandLine(append([]string{"route", "--server", s.URL, "--messages", file}, c.flags...), &out, &errs); code != exitDone {
 				t.Fatalf("exit code %d: %s", code, errs.String())
 			}
 			if string(asked) != c.want {

@@ -94,7 +94,7 @@ func runBench(t *testing.T, s *benchServerLike, args ...string) (out, errs strin
 	srv := httptest.NewServer(s)
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code = run(append([]string{"bench", "--url", srv.URL + "/v1/", "--concurrency", "1"}, args...), &stdout, &stderr)
+	code = runCommandLine(append([]string{"bench", "--url", srv.URL + "/v1/", "--concurrency", "1"}, args...), &stdout, &stderr)
 	return stdout.String(), stderr.String(), code
 }
 
@@ -154,7 +154,7 @@ func TestBenchPrompts(t *testing.T) {
 	bench := func(args ...string) *replay.Result {
 		var out, errs bytes.Buffer
 		args = append([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--json", "--generate", "random:requests=3,input=64,output=1"}, args...)
-		if code := run(args, &out, &errs); code != exitDone {
+		if code := runCommandLine(args, &out, &errs); code != exitDone {
 			t.Fatalf("exit code %d: %s", code, errs.String())
 		}
 		r, err := report.Read(&out)
@@ -228,7 +228,7 @@ func TestBenchUsage(t *testing.T) {
 		_, errs, code := runBench(t, s, tt.args...)
 		if tt.args[0] == "compare" {
 			var out, stderr bytes.Buffer
-			code = run(append([]string{"bench"}, tt.args...), &out, &stderr)
+			code = runCommandLine(append([]string{"bench"}, tt.args...), &out, &stderr)
 			errs = stderr.String()
 		}
 		if code != exitUsage || !strings.Contains(errs, tt.want) || strings.Contains(errs, "secret") {
@@ -243,7 +243,7 @@ func TestBenchFolder(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code := run([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
+	code := runCommandLine([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
 	if code != exitUsage || asked || !strings.HasSuffix(stderr.String(), "no: no such file or directory\n") {
 		t.Errorf("exit code %d, asked %t: %s", code, asked, stderr.String())
 	}
@@ -251,7 +251,7 @@ func TestBenchFolder(t *testing.T) {
 
 func TestBenchProgress(t *testing.T) {
 	p := &benchProgress{total: 100}
-	if got, want := p.line(time.Second), "0/100 requests  0.0/s  0 errors  late by 0s"; got != want {
+	if got, want := p.formatLine(time.Second), "0/100 requests  0.0/s  0 errors  late by 0s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for i := range 30 {
@@ -259,13 +259,13 @@ func TestBenchProgress(t *testing.T) {
 		if i%10 == 0 {
 			s.Error = "reset"
 		}
-		p.add(s)
+		p.recordSample(s)
 	}
-	p.bar = true
-	if got, want := p.line(2*time.Second), "[#######.................] 30/100 requests  15.0/s  TTFT p50 15ms  3 errors  late by 1ms"; got != want {
+	p.showBar = true
+	if got, want := p.formatLine(2*time.Second), "[#######.................] 30/100 requests  15.0/s  TTFT p50 15ms  3 errors  late by 1ms"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := p.line(2 * time.Second); !strings.HasSuffix(got, "late by 0s") {
+	if got := p.formatLine(2 * time.Second); !strings.HasSuffix(got, "late by 0s") {
 		t.Errorf("%q: lateness is that since the last look", got)
 	}
 }
@@ -287,7 +287,7 @@ func TestBenchInterrupted(t *testing.T) {
 		s.ServeHTTP(w, r)
 	}))
 	defer srv.Close()
-	cmd := newRoot()
+	cmd := newRootCommand()
 	var out bytes.Buffer
 	cmd.SetArgs([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload, "--json"})
 	cmd.SetOut(&out)
@@ -301,11 +301,11 @@ func TestBenchInterrupted(t *testing.T) {
 
 // TestBenchWarmup: the gaps of a warm-up request are not in the figures, even if it ends after others.
 func TestBenchWarmup(t *testing.T) {
-	m := replay.Measure{WarmupRequests: 1}
-	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
+	m := replay.RecorderConfig{WarmupRequests: 1}
+	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, progress: &benchProgress{}}
 	for _, index := range []int{1, 0} {
-		b.Sample(&replay.Sample{Index: index, Output: 2})
-		b.Gap(ms(3), 1)
+		b.RecordSample(&replay.Sample{Index: index, Output: 2})
+		b.RecordGap(ms(3), 1)
 	}
 	if n := b.Run().Row.ITL.Count; n != 1 {
 		t.Errorf("%d pauses count, want 1", n)
@@ -323,7 +323,7 @@ func TestOfRequests(t *testing.T) {
 		{"chat:turns=8", 7, "chat:turns=8,requests=7"},
 		{"chat:requests=5", 7, "chat:requests=5"},
 	} {
-		if got := ofRequests(c.spec, c.n); got != c.want {
+		if got := withRequestCount(c.spec, c.n); got != c.want {
 			t.Errorf("%s of %d: %q, want %q", c.spec, c.n, got, c.want)
 		}
 	}
@@ -350,7 +350,7 @@ func TestBenchOddServer(t *testing.T) {
 	}))
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code := run([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload}, &stdout, &stderr)
+	code := runCommandLine([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload}, &stdout, &stderr)
 	if out := stdout.String() + stderr.String(); code != exitDone || strings.Contains(out, "\x1b") || !strings.Contains(out, "does not tell the size of its caches") {
 		t.Errorf("exit code %d: %q", code, out)
 	}
@@ -360,7 +360,7 @@ func TestBenchOddServer(t *testing.T) {
 		_, _ = io.WriteString(w, `{"error":{"message":"no\u001b[2J"}}`)
 	}))
 	defer refusing.Close()
-	if code := run([]string{"bench", "--url", refusing.URL}, &stdout, &stderr); code != exitFailed || stderr.String() != "penstock: no\\x1b[2J\n" {
+	if code := runCommandLine([]string{"bench", "--url", refusing.URL}, &stdout, &stderr); code != exitFailed || stderr.String() != "penstock: no\\x1b[2J\n" {
 		t.Errorf("exit code %d: %q", code, stderr.String())
 	}
 }
@@ -371,7 +371,7 @@ func TestBenchInterruptedEarly(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		dir := t.TempDir()
-		cmd := newRoot()
+		cmd := newRootCommand()
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(io.Discard)
 		cmd.SetArgs([]string{"bench", "--url", "http://127.0.0.1:1", "--model", model, "--csv", filepath.Join(dir, "rows.csv")})

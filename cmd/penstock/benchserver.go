@@ -15,16 +15,16 @@ type benchServer struct {
 }
 
 // maxWorkerBlocks bounds a plausible number of blocks; larger values count as not known.
-const mostBlocks = 1 << 30
+const maxWorkerBlocks = 1 << 30
 
 // queryBenchServer asks the router API about the workers, and about the routing decision of the request with
 // the given id. The result is empty for another server, or one which restricts that API to administrators.
-func (c *client) askServer(ctx context.Context, model, requestID string) benchServer {
+func (c *apiClient) queryBenchServer(ctx context.Context, model, requestID string) benchServer {
 	var s benchServer
 	var table struct {
 		Rows []workerRow `json:"rows"`
 	}
-	if c.get(ctx, "/v1/router/workers", &table) != nil {
+	if c.getJSON(ctx, "/v1/router/workers", &table) != nil {
 		return s
 	}
 	for i := range table.Rows {
@@ -37,7 +37,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			continue
 		}
 		total := r.Load.Reported.TotalBlocks
-		if total >= 1 && total <= mostBlocks && (s.blocks == 0 || total < s.blocks) {
+		if total >= 1 && total <= maxWorkerBlocks && (s.blocks == 0 || total < s.blocks) {
 			s.blocks = total
 		}
 	}
@@ -47,7 +47,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			BlockSize int    `json:"block_size"`
 		} `json:"attempts"`
 	}
-	if c.get(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
+	if c.getJSON(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
 		last := decision.Attempts[len(decision.Attempts)-1]
 		s.mode = last.Mode
 		if last.BlockSize >= 2 && last.BlockSize <= 65536 {
@@ -58,7 +58,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 }
 
 // policyName returns the name of the run's policy.
-func (s benchServer) policy() string {
+func (s benchServer) policyName() string {
 	if s.mode == "" {
 		return "server"
 	}
@@ -69,5 +69,5 @@ func (s benchServer) String() string {
 	if s.workers == 0 {
 		return "server"
 	}
-	return fmt.Sprintf("%d workers, routed by %s", s.workers, printable(s.policy()))
+	return fmt.Sprintf("%d workers, routed by %s", s.workers, printable(s.policyName()))
 }

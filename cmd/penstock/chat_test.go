@@ -19,8 +19,8 @@ func startTalker() (url string, stop func()) {
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
-			Messages []message `json:"messages"`
-			Model    string    `json:"model"`
+			Messages []chatMessage `json:"messages"`
+			Model    string        `json:"model"`
 			Options  map[string]any
 		}
 		var raw json.RawMessage
@@ -37,7 +37,7 @@ func startTalker() (url string, stop func()) {
 }
 
 // talk writes one answer.
-func talk(w http.ResponseWriter, r *http.Request, messages []message, options string) {
+func talk(w http.ResponseWriter, r *http.Request, messages []chatMessage, options string) {
 	last := messages[len(messages)-1].Content
 	if last == "refuse" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -114,7 +114,7 @@ func TestChatOnce(t *testing.T) {
 		"refuse": {exitFailed, "", "penstock: 'messages' has a word that is refused\n"},
 	} {
 		var out, errs strings.Builder
-		code := run([]string{"chat", "--server", url, question}, &out, &errs)
+		code := runCommandLine([]string{"chat", "--server", url, question}, &out, &errs)
 		if code != want.code || out.String() != want.out || !strings.Contains(errs.String(), want.errs) {
 			t.Errorf("%s: exit code %d, %q and %q, want %d, %q and %q", question, code, out.String(), errs.String(), want.code, want.out, want.errs)
 		}
@@ -128,7 +128,7 @@ func TestWithoutControls(t *testing.T) {
 		"\x1b]0;x\x07\r": `\x1b]0;x\a\r`,
 		"\u009b31m":      `\u009b31m`,
 	} {
-		if got := withoutControls(in); got != want {
+		if got := escapeControls(in); got != want {
 			t.Errorf("%q is shown as %q, want %q", in, got, want)
 		}
 	}
@@ -143,7 +143,7 @@ func TestChatHostile(t *testing.T) {
 		"object":  "the answer is not what this version expects: choices is a JSON object",
 	} {
 		var errs strings.Builder
-		code := run([]string{"chat", "--server", url, question}, io.Discard, &errs)
+		code := runCommandLine([]string{"chat", "--server", url, question}, io.Discard, &errs)
 		if code != exitFailed || !strings.HasSuffix(errs.String(), want+"\n") {
 			t.Errorf("%s: exit code %d, %q", question, code, errs.String())
 		}
@@ -170,7 +170,7 @@ func TestOnlyModel(t *testing.T) {
 			_, _ = w.Write([]byte("data: [DONE]\n\n"))
 		}))
 		var errs strings.Builder
-		if code := run([]string{"chat", "--server", s.URL, "Hello"}, io.Discard, &errs); code != exitDone {
+		if code := runCommandLine([]string{"chat", "--server", s.URL, "Hello"}, io.Discard, &errs); code != exitDone {
 			t.Errorf("%s: exit code %d, %q", body, code, errs.String())
 		}
 		s.Close()

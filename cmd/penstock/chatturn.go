@@ -20,22 +20,22 @@ import (
 // conversation is a series of questions to one model, each sent with the messages before it. It is not safe
 // for concurrent use.
 type conversation struct {
-	client    *client
-	model     string
-	options   map[string]any // further fields of each request
-	begin     []message      // initial messages of every conversation
-	messages  []message      // so far, with the initial ones
-	out, errs io.Writer
-	asJSON    bool
+	client          *apiClient
+	model           string
+	options         map[string]any // further fields of each request
+	initialMessages []chatMessage  // initial messages of every conversation
+	messages        []chatMessage  // so far, with the initial ones
+	out, errs       io.Writer
+	asJSON          bool
 }
 
-type message struct {
+type chatMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
 // chatAnswer is one response, as --json prints it.
-type turn struct {
+type chatAnswer struct {
 	Model            string  `json:"model"`
 	Text             string  `json:"text"`
 	Reasoning        string  `json:"reasoning,omitempty"`
@@ -57,18 +57,18 @@ var errInterrupted = errors.New("interrupted")
 
 // askQuestion sends a question and prints the response. The text of a response which failed or was stopped
 // stays in the conversation; a question without any response text does not.
-func (c *conversation) ask(ctx context.Context, question string) error {
-	messages := append(slices.Clip(c.messages), message{"user", question})
-	t := turn{Model: c.model}
+func (c *conversation) askQuestion(ctx context.Context, question string) error {
+	messages := append(slices.Clip(c.messages), chatMessage{"user", question})
+	t := chatAnswer{Model: c.model}
 	p := c.newPrinter()
-	err := c.stream(ctx, messages, &t, p)
+	err := c.streamAnswer(ctx, messages, &t, p)
 	if ctx.Err() != nil {
 		err = errInterrupted
 	}
 	if t.Text != "" {
-		c.messages = append(messages, message{"assistant", t.Text})
+		c.messages = append(messages, chatMessage{"assistant", t.Text})
 	}
-	if endErr := p.end(); err == nil {
+	if endErr := p.finishLines(); err == nil {
 		err = endErr
 	}
 	if err != nil {
@@ -77,15 +77,15 @@ func (c *conversation) ask(ctx context.Context, question string) error {
 	if c.asJSON {
 		return json.NewEncoder(c.out).Encode(&t)
 	}
-	fmt.Fprintln(c.errs, t.stats(p.dim))
+	fmt.Fprintln(c.errs, t.statsLine(p.dim))
 	return nil
 }
 
 // resetMessages starts a new conversation.
-func (c *conversation) forget() { c.messages = c.begin }
+func (c *conversation) resetMessages() { c.messages = c.initialMessages }
 
 // chatChunk holds the fields which are read of one event of a response.
-type chunk struct {
+type chatChunk struct {
 	Choices []struct {
 		Delta struct {
 			Content          string `json:"content"`
@@ -112,12 +112,12 @@ type chunk struct {
 }
 
 // streamAnswer sends the messages and prints the response while it fills t.
-func (c *conversation) stream(ctx context.Context, messages []message, t *turn, p *answerPrinter) error {
+func (c *conversation) streamAnswer(ctx context.Context, messages []chatMessage, t *chatAnswer, p *answerPrinter) error {
 	began := time.Now()
 	body := maps.Clone(c.options)
 	body["model"], body["messages"], body["stream"] = c.model, messages, true
 	body["stream_options"] = map[string]bool{"include_usage": true}
-	resp, err := c.client.open(ctx, http.MethodPost, "/v1/chat/completions", body)
+	resp, err := c.client.sendRequest(ctx, http.MethodPost, "/v1/chat/completions", body)
 	if err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 		if data == "[DONE]" {
 			return nil
 		}
-		var ch chunk
+		var ch chatChunk
 		if err := json.Unmarshal([]byte(data), &ch); err != nil {
-			return fmt.Errorf("%s: the answer is not what this version expects: %s", c.client.server, unexpected(err))
+			return fmt.Errorf("%s: the answer is not what this version expects: %s", c.client.server, describeDecodeError(err))
 		}
-		if err := t.take(&ch, p); err != nil {
+		if err := t.applyChunk(&ch, p); err != nil {
 			return err
 		}
 	}
@@ -149,7 +149,7 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 }
 
 // describeDecodeError says what is wrong with an event, without naming Go types.
-func unexpected(err error) string {
+func describeDecodeError(err error) string {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		return fmt.Sprintf("%s is a JSON %s", cmp.Or(wrong.Field, "an event"), wrong.Value)
 	}
@@ -159,7 +159,7 @@ func unexpected(err error) string {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // applyChunk adds one event to the response.
-func (t *turn) take(ch *chunk, p *answerPrinter) error {
+func (t *chatAnswer) applyChunk(ch *chatChunk, p *answerPrinter) error {
 	if ch.Error != nil {
 		return errors.New(ch.Error.Message)
 	}
@@ -178,12 +178,12 @@ func (t *turn) take(ch *chunk, p *answerPrinter) error {
 		if t.FirstMS == 0 && reasoning+text != "" {
 			t.FirstMS = t.TotalMS
 		}
-		if len(t.Reasoning)+len(t.Text)+len(reasoning)+len(text) > maxMessage {
-			return fmt.Errorf("the answer has more than %d bytes: limit it with --max-tokens", maxMessage)
+		if len(t.Reasoning)+len(t.Text)+len(reasoning)+len(text) > maxMessageBytes {
+			return fmt.Errorf("the answer has more than %d bytes: limit it with --max-tokens", maxMessageBytes)
 		}
 		t.Reasoning += reasoning
 		t.Text += text
-		if err := p.print(reasoning, text); err != nil {
+		if err := p.printDelta(reasoning, text); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (t *turn) take(ch *chunk, p *answerPrinter) error {
 }
 
 // statsLine returns the line which follows a response.
-func (t *turn) stats(dim bool) string {
+func (t *chatAnswer) statsLine(dim bool) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if t.WorkerID != 0 {
@@ -222,30 +222,30 @@ func (t *turn) stats(dim bool) string {
 
 // answerPrinter prints a response as it arrives: text to standard output, reasoning to standard error.
 type answerPrinter struct {
-	out, errs io.Writer
-	quiet     bool // print nothing
-	dim       bool // reasoning and remarks are dimmed
-	safe      bool // out is a terminal: control characters are escaped
-	thinking  bool // the last output was reasoning
-	open      bool // the last line of text has no line end yet
+	out, errs     io.Writer
+	quiet         bool // print nothing
+	dim           bool // reasoning and remarks are dimmed
+	outIsTerminal bool // out is a terminal: control characters are escaped
+	inReasoning   bool // the last output was reasoning
+	lineOpen      bool // the last line of text has no line end yet
 }
 
 func (c *conversation) newPrinter() *answerPrinter {
-	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), safe: isTerminal(c.out)}
+	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), outIsTerminal: isTerminal(c.out)}
 }
 
 // printDelta prints new reasoning and text. The error is that of standard output.
-func (p *answerPrinter) print(reasoning, text string) error {
+func (p *answerPrinter) printDelta(reasoning, text string) error {
 	if p.quiet {
 		return nil
 	}
 	if reasoning != "" {
-		if !p.thinking {
-			p.thinking = true
-			p.say("\x1b[2m", "(reasoning) ")
+		if !p.inReasoning {
+			p.inReasoning = true
+			p.printStyled("\x1b[2m", "(reasoning) ")
 		}
 		if p.dim {
-			reasoning = withoutControls(reasoning)
+			reasoning = escapeControls(reasoning)
 		}
 		fmt.Fprint(p.errs, reasoning)
 	}
@@ -253,14 +253,14 @@ func (p *answerPrinter) print(reasoning, text string) error {
 		return nil
 	}
 	p.endReasoning()
-	if p.safe {
-		text = withoutControls(text)
+	if p.outIsTerminal {
+		text = escapeControls(text)
 	}
-	p.open = !strings.HasSuffix(text, "\n")
-	return p.write(text)
+	p.lineOpen = !strings.HasSuffix(text, "\n")
+	return p.writeText(text)
 }
 
-func (p *answerPrinter) write(text string) error {
+func (p *answerPrinter) writeText(text string) error {
 	if _, err := io.WriteString(p.out, text); err != nil {
 		return fmt.Errorf("%w: %w", errOutput, err)
 	}
@@ -268,24 +268,24 @@ func (p *answerPrinter) write(text string) error {
 }
 
 // finishLines ends the lines which are open.
-func (p *answerPrinter) end() error {
+func (p *answerPrinter) finishLines() error {
 	p.endReasoning()
-	if !p.open {
+	if !p.lineOpen {
 		return nil
 	}
-	p.open = false
-	return p.write("\n")
+	p.lineOpen = false
+	return p.writeText("\n")
 }
 
 func (p *answerPrinter) endReasoning() {
-	if p.thinking {
-		p.thinking = false
-		p.say("\x1b[0m\n\n", "\n")
+	if p.inReasoning {
+		p.inReasoning = false
+		p.printStyled("\x1b[0m\n\n", "\n")
 	}
 }
 
 // printStyled writes one of two strings to standard error: the first on a terminal, the second elsewhere.
-func (p *answerPrinter) say(terminal, elsewhere string) {
+func (p *answerPrinter) printStyled(terminal, elsewhere string) {
 	if p.dim {
 		elsewhere = terminal
 	}
@@ -294,7 +294,7 @@ func (p *answerPrinter) say(terminal, elsewhere string) {
 
 // escapeControls returns s with its control characters, except line feeds and tabs, escaped: a model's output
 // must not control the terminal.
-func withoutControls(s string) string {
+func escapeControls(s string) string {
 	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, control) < 0 {
 		return s

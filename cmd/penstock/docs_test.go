@@ -38,7 +38,7 @@ func TestProductDocument(t *testing.T) {
 			have = append(have, name)
 		}
 	}
-	walk("", newRoot())
+	walk("", newRootCommand())
 	same(t, "commands", commands, have)
 
 	var ofUp, others []string
@@ -62,7 +62,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range []*cobra.Command{newReplay(), newBench()} {
+	for _, cmd := range []*cobra.Command{newReplayCommand(), newBenchCommand()} {
 		page, err := os.ReadFile("../../docs/" + cmd.Name() + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func settingRows(t *testing.T) []*settingRow {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd, _, err := newRoot().Find([]string{string(command)})
+		cmd, _, err := newRootCommand().Find([]string{string(command)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,11 +14,11 @@ import (
 )
 
 // errChecksFailed is the error of doctor if a check failed.
-var errUnwell = errors.New("something does not work; what to do stands with each check")
+var errChecksFailed = errors.New("something does not work; what to do stands with each check")
 
-func newDoctor() *cobra.Command {
+func newDoctorCommand() *cobra.Command {
 	var asJSON bool
-	var t target
+	var t serverTarget
 	var command string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -34,19 +34,19 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
   penstock doctor --engine vllm=http://a:8000,events=tcp://a:5557
   penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
   penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	flags := addAllFlags(cmd, &command)
-	t.addCA(cmd)
-	t.addServer(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
+	t.addCAFlag(cmd)
+	t.addServerFlag(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := flags.For(command); err != nil {
-			return usage(err)
+		if err := flags.SetCommand(command); err != nil {
+			return usageError(err)
 		}
 		// The key file of a server holds a key which this client can use.
 		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
-		c, err := t.client()
+		c, err := t.newClient()
 		if err != nil {
 			return err
 		}
@@ -56,22 +56,22 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}
-		return unwell(found)
+		return findingsError(found)
 	}
 	return cmd
 }
 
 // findingsError returns the error for findings; nil if no check failed. Invalid settings are a usage error,
 // as for every command which has them.
-func unwell(found []node.Finding) error {
+func findingsError(found []node.Finding) error {
 	var err error
 	for _, f := range found {
 		switch {
 		case f.Status != node.CheckFail:
 		case f.Check == node.CheckConfig:
-			return usage(errUnwell)
+			return usageError(errChecksFailed)
 		default:
-			err = errUnwell
+			err = errChecksFailed
 		}
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 )
 
 // listServedModels lists the models of remote engines, each once.
-func models(engines []node.EngineStatus) string {
+func listServedModels(engines []node.EngineStatus) string {
 	var names []string
 	for _, e := range engines {
 		if e.State == node.EngineServing && !slices.Contains(names, e.Model) {
@@ -36,7 +36,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 		for i, id := range e.Workers {
 			ids[i] = strconv.FormatUint(id, 10)
 		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, sees(&e), tokens(e.Tokenizer))
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), describeBlocks(&e), e.Events, describeMedia(&e), describeTokenizer(e.Tokenizer))
 	}
 	_ = tw.Flush() // a failed write is not a reason to stop serving
 	fmt.Fprint(w, strings.Join(later, ""))
@@ -57,7 +57,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 }
 
 // describeBlocks describes the size of an engine's cache.
-func blocks(e *node.EngineStatus) string {
+func describeBlocks(e *node.EngineStatus) string {
 	if e.Blocks == 0 {
 		return fmt.Sprintf("? of %d tokens", e.BlockSize)
 	}
@@ -65,7 +65,7 @@ func blocks(e *node.EngineStatus) string {
 }
 
 // describeMedia names the media which an engine's model accepts.
-func sees(e *node.EngineStatus) string {
+func describeMedia(e *node.EngineStatus) string {
 	switch kinds := strings.Join(e.Media, ", "); {
 	case kinds == "":
 		return "none"
@@ -77,7 +77,7 @@ func sees(e *node.EngineStatus) string {
 }
 
 // describeTokenizer says where text is tokenized.
-func tokens(from string) string {
+func describeTokenizer(from string) string {
 	if from == "engine" {
 		return "the engine (requests pass as they are)"
 	}

@@ -51,7 +51,7 @@ func TestEventsOfARouterThatFollowsNone(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	var out, errs bytes.Buffer
-	if code := run([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
+	if code := runCommandLine([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
 }
@@ -86,7 +86,7 @@ func TestEventsSaysThatItWaits(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	var out bytes.Buffer
-	code := run([]string{"events", "--server", s.URL, "--count", "1"}, &out, errs)
+	code := runCommandLine([]string{"events", "--server", s.URL, "--count", "1"}, &out, errs)
 	if want := "connected to " + s.URL + "; events are shown as they come, until Ctrl-C\n"; code != exitDone || errs.String() != want {
 		t.Errorf("exit code %d, %q, want %q", code, errs.String(), want)
 	}

@@ -36,7 +36,7 @@ func TestCommandsInDocuments(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(newRoot())
+	walk(newRootCommand())
 }
 
 // inShell matches the parts of a shell line which do not belong to the command: redirections, a comment, an
@@ -56,7 +56,7 @@ func checkCommands(t *testing.T, where, text string) (found int) {
 		}
 		found++
 		words := shellWords(inShell.ReplaceAllString(line, ""))
-		cmd, rest, err := newRoot().Find(words[1:])
+		cmd, rest, err := newRootCommand().Find(words[1:])
 		if err == nil {
 			err = cmd.ParseFlags(rest)
 		}

@@ -63,7 +63,7 @@ func TestKeysOfCommands(t *testing.T) {
 			t.Setenv("PENSTOCK_API_KEY", tt.env)
 			var out, errs bytes.Buffer
 			args := append(append(append([]string{}, command...), "--server", server.URL), tt.args...)
-			if code := run(args, &out, &errs); code != tt.code || !strings.Contains(errs.String(), tt.err) {
+			if code := runCommandLine(args, &out, &errs); code != tt.code || !strings.Contains(errs.String(), tt.err) {
 				t.Errorf("%s, %s: exit code %d, %q, want %d, %q", command, tt.name, code, errs.String(), tt.code, tt.err)
 			}
 			if strings.Contains(errs.String(), "sk-") {

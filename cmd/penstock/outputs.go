@@ -14,13 +14,13 @@ import (
 )
 
 // outputFlags says in which forms a result is written.
-type outputs struct {
+type outputFlags struct {
 	json      bool
 	csv, html string
 }
 
 // addFlags defines the flags.
-func (o *outputs) add(fs *pflag.FlagSet) {
+func (o *outputFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.json, "json", false, "print JSON in place of the table")
 	fs.StringVar(&o.csv, "csv", "", "write the rows to this file too, as CSV")
 	fs.StringVar(&o.html, "report", "", "write a page with plots to this file too, as HTML")
@@ -43,15 +43,15 @@ type resultFiles struct {
 }
 
 // createFiles creates the files. They must differ from each other and from all of inputs.
-func (o *outputs) create(inputs ...string) (*resultFiles, error) {
+func (o *outputFlags) createFiles(inputs ...string) (*resultFiles, error) {
 	out := &resultFiles{json: o.json}
-	for _, f := range []resultFile{{path: o.csv, write: report.CSV}, {path: o.html, write: report.HTML}} {
+	for _, f := range []resultFile{{path: o.csv, write: report.WriteCSV}, {path: o.html, write: report.WriteHTML}} {
 		if f.path == "" {
 			continue
 		}
 		var err error
-		if err = f.begin(inputs); err != nil {
-			out.discard()
+		if err = f.openTarget(inputs); err != nil {
+			out.discardUnfinished()
 			var at *os.PathError
 			if errors.As(err, &at) { // name the directory, not the temporary file
 				err = fmt.Errorf("%s: %w", filepath.Dir(f.path), at.Err)
@@ -65,7 +65,7 @@ func (o *outputs) create(inputs ...string) (*resultFiles, error) {
 }
 
 // openTarget opens the file to write to. Its target must be none of the taken files.
-func (f *resultFile) begin(taken []string) (err error) {
+func (f *resultFile) openTarget(taken []string) (err error) {
 	f.target = f.path
 	if real, err := filepath.EvalSymlinks(f.path); err == nil {
 		f.target = real
@@ -92,20 +92,20 @@ func (f *resultFile) begin(taken []string) (err error) {
 }
 
 // writeResult writes the result to the files, and as JSON or a table to out.
-func (r *resultFiles) write(out io.Writer, result *replay.Result) error {
+func (r *resultFiles) writeResult(out io.Writer, result *replay.Result) error {
 	for i := range r.files {
-		if err := r.files[i].finish(result); err != nil {
+		if err := r.files[i].commitResult(result); err != nil {
 			return fmt.Errorf("write %s: %w", r.files[i].path, err)
 		}
 	}
 	if r.json {
-		return report.JSON(out, result)
+		return report.WriteJSON(out, result)
 	}
-	return report.Table(out, result)
+	return report.WriteTable(out, result)
 }
 
 // commitResult writes the file and renames it to its target.
-func (f *resultFile) finish(result *replay.Result) error {
+func (f *resultFile) commitResult(result *replay.Result) error {
 	temporary := f.temporary
 	f.temporary = nil
 	err := f.write(temporary, result)
@@ -123,7 +123,7 @@ func (f *resultFile) finish(result *replay.Result) error {
 }
 
 // discardUnfinished removes the files which were not committed.
-func (r *resultFiles) discard() {
+func (r *resultFiles) discardUnfinished() {
 	for i := range r.files {
 		if f := r.files[i].temporary; f != nil {
 			_ = f.Close() // nothing was written to it

@@ -31,12 +31,12 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	}
 	defer reader.Close()
 
-	files, err := (&outputs{csv: pipe, html: link}).create()
+	files, err := (&outputFlags{csv: pipe, html: link}).createFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer files.discard()
-	if err := files.write(io.Discard, &replay.Result{Command: "replay", Rows: []replay.Row{{Policy: "kv"}}, Plots: make([]replay.Plots, 1)}); err != nil {
+	defer files.discardUnfinished()
+	if err := files.writeResult(io.Discard, &replay.Result{Command: "replay", Rows: []replay.Row{{Policy: "kv"}}, Plots: make([]replay.Plots, 1)}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
@@ -67,25 +67,25 @@ func TestOutputsThatWouldBeLost(t *testing.T) {
 	if err := os.Symlink(trace, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []outputs{
+	for _, o := range []outputFlags{
 		{csv: filepath.Join(dir, "same"), html: dir + "/./same"},
 		{csv: trace},
 		{html: link},
 		{html: dir},
 	} {
-		if files, err := o.create(trace); err == nil {
-			files.discard()
+		if files, err := o.createFiles(trace); err == nil {
+			files.discardUnfinished()
 			t.Errorf("%+v is taken", o)
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 			t.Errorf("%+v: %v is left, %v", o, left, err)
 		}
 	}
-	files, err := (&outputs{csv: os.DevNull, html: os.DevNull}).create("-")
+	files, err := (&outputFlags{csv: os.DevNull, html: os.DevNull}).createFiles("-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files.discard()
+	files.discardUnfinished()
 	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().IsRegular() {
 		t.Errorf("it is now %v, %v", info, err)
 	}

@@ -16,24 +16,24 @@ const (
 
 // progressDisplay shows the progress of long work in one line, which is redrawn on a terminal and written at
 // intervals elsewhere, if at all.
-type progress struct {
+type progressDisplay struct {
 	out      io.Writer
 	terminal bool
 	stop     chan struct{}
-	gone     sync.WaitGroup
+	drawing  sync.WaitGroup
 	mu       sync.Mutex // guards out
 }
 
 // newProgressDisplay starts to show line, which gets the elapsed time: on a terminal continuously, elsewhere
 // at intervals of elsewhere, 0 for never. The caller calls finish.
-func newProgress(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progress {
-	p := &progress{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
+func newProgressDisplay(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progressDisplay {
+	p := &progressDisplay{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
 	every := elsewhere
 	if p.terminal {
 		every = progressRedraw
 	}
 	if every > 0 {
-		p.gone.Go(func() { p.draw(every, line) })
+		p.drawing.Go(func() { p.drawLoop(every, line) })
 	}
 	return p
 }
@@ -49,7 +49,7 @@ func isTerminal(w io.Writer) bool {
 }
 
 // printLine writes a line where no bar shows the progress.
-func (p *progress) finished(line string) {
+func (p *progressDisplay) printLine(line string) {
 	if p.terminal {
 		return
 	}
@@ -59,12 +59,12 @@ func (p *progress) finished(line string) {
 }
 
 // finish stops the display and clears its line.
-func (p *progress) end() {
+func (p *progressDisplay) finish() {
 	close(p.stop)
-	p.gone.Wait()
+	p.drawing.Wait()
 }
 
-func (p *progress) draw(every time.Duration, line func(after time.Duration) string) {
+func (p *progressDisplay) drawLoop(every time.Duration, line func(after time.Duration) string) {
 	begin := time.Now()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -79,7 +79,7 @@ func (p *progress) draw(every time.Duration, line func(after time.Duration) stri
 			if p.terminal {
 				fmt.Fprint(p.out, "\r"+line(time.Since(begin))+"\x1b[K")
 			} else {
-				p.finished(line(time.Since(begin)))
+				p.printLine(line(time.Since(begin)))
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"penstock": func() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"penstock": func() { os.Exit(runCommandLine(os.Args[1:], os.Stdout, os.Stderr)) },
 	})
 }
 

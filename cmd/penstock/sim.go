@@ -14,7 +14,7 @@ import (
 	"penstock/internal/node"
 )
 
-func newSim() *cobra.Command {
+func newSimCommand() *cobra.Command {
 	var as node.SimServer
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -32,7 +32,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
   penstock sim --dialect llamacpp --slots 8 --kv-cache-blocks 4096
   penstock sim --dialect vllm --fault 'stream_error,after=20,probability=0.05' --fault 'drop_events,probability=0.01'
   penstock sim --dialect vllm-legacy --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it serves`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -68,25 +68,25 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 			err = errors.Join(err, errors.New("export-model is about the built-in model, and model-path is given"))
 		}
 		if err = errors.Join(err, as.Validate()); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
-		err = node.Sim(cmd.Context(), cfg, as, cmd.ErrOrStderr(), func(r node.SimReady) {
+		err = node.RunSim(cmd.Context(), cfg, as, cmd.ErrOrStderr(), func(r node.SimReady) {
 			if asJSON {
 				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			if forPeople(cmd.ErrOrStderr(), cfg) {
-				greetSim(cmd.ErrOrStderr(), r)
+			if wantsHumanText(cmd.ErrOrStderr(), cfg) {
+				printSimGreeting(cmd.ErrOrStderr(), r)
 			}
 		})
-		return ended(cmd.ErrOrStderr(), cfg, "sim stopped", err)
+		return reportExit(cmd.ErrOrStderr(), cfg, "sim stopped", err)
 	}
 	return cmd
 }
 
 // printSimGreeting prints what is served and how to put Penstock in front of it.
-func greetSim(w io.Writer, r node.SimReady) {
+func printSimGreeting(w io.Writer, r node.SimReady) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n  A simulated %s serves %s on %s  (ready in %v)\n", r.Dialect, r.Model, r.URL, r.Took.Round(time.Millisecond))
 	fmt.Fprintf(&b, "  %d KV blocks of %d tokens; model of time: %s\n", r.Blocks, r.BlockSize, r.Simulation)

@@ -24,13 +24,13 @@ type versionInfo struct {
 	Features []string `json:"features"`
 }
 
-func newVersion() *cobra.Command {
+func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print version, commit, Go version and features",
 		Example: "  penstock version\n  penstock version --json",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := readVersion()
 			if asJSON {

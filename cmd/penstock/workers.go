@@ -15,8 +15,8 @@ import (
 	"penstock/internal/node"
 )
 
-func newWorkers() *cobra.Command {
-	var t target
+func newWorkersCommand() *cobra.Command {
+	var t serverTarget
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "workers",
@@ -25,24 +25,24 @@ func newWorkers() *cobra.Command {
 workers behind it, as it knows them. NAME is --worker-name of a process, or its host; ADDRESS is where
 it is called.`,
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw json.RawMessage
-			c, err := t.client()
+			c, err := t.newClient()
 			if err != nil {
 				return err
 			}
-			if err := c.get(cmd.Context(), "/v1/router/workers", &raw); err != nil {
+			if err := c.getJSON(cmd.Context(), "/v1/router/workers", &raw); err != nil {
 				return err
 			}
 			if asJSON {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
 				return err
 			}
-			return printWorkers(cmd.OutOrStdout(), raw, c.engines(cmd.Context()))
+			return printWorkers(cmd.OutOrStdout(), raw, c.engineNames(cmd.Context()))
 		},
 	}
-	addServerFlags(cmd, &t)
+	addTargetFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -50,7 +50,7 @@ it is called.`,
 // engineNames returns the display name of each worker's engine, for the remote engines which the server
 // follows itself: the URL, with the data-parallel rank if there are several. It returns nil on an error: the
 // table then shows only the engines' kinds.
-func (c *client) engines(ctx context.Context) map[uint64]string {
+func (c *apiClient) engineNames(ctx context.Context) map[uint64]string {
 	var health struct {
 		Engines []node.EngineStatus `json:"engines"`
 	}
@@ -122,7 +122,7 @@ type workerRow struct {
 }
 
 // describeFeed describes the health of a worker's event feed.
-func (r *workerRow) feed() string {
+func (r *workerRow) describeFeed() string {
 	s := r.Feed.State
 	if r.Feed.Guessed {
 		s += " (guessed)"
@@ -140,7 +140,7 @@ func (r *workerRow) feed() string {
 		s += fmt.Sprintf(", %d orphans", r.Feed.Orphans)
 	}
 	for _, w := range r.Warnings { // the worker's feed can be healthy while its engine's is not
-		if !r.Feed.Guessed && w.OfEvents() {
+		if !r.Feed.Guessed && w.ConcernsEvents() {
 			s += ", " + printable(w.Code)
 		}
 	}
@@ -151,7 +151,7 @@ func (r *workerRow) feed() string {
 }
 
 // reportedLoad returns the worker's last report: running and waiting sequences, used and total blocks.
-func (r *workerRow) reported() (running, waiting, used, total string) {
+func (r *workerRow) reportedLoad() (running, waiting, used, total string) {
 	l := r.Load.Reported
 	if l == nil {
 		return "?", "?", "?", "?"
@@ -173,7 +173,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
-	printRows(tw, table.Rows, engines, "")
+	printWorkerRows(tw, table.Rows, engines, "")
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -182,14 +182,14 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 }
 
 // printWorkerRows writes one line per row, followed by one indented line per worker behind it.
-func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
+func printWorkerRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
 	for i := range rows {
 		r := &rows[i]
-		running, waiting, used, total := r.reported()
+		running, waiting, used, total := r.reportedLoad()
 		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", indent, r.WorkerID,
 			cmp.Or(printable(r.Name), r.Host), cmp.Or(printable(r.Addr), "-"), r.PID, r.DPRank, r.Role, r.Model,
-			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
-		printRows(w, r.Behind, nil, indent+"  ")
+			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.describeFeed())
+		printWorkerRows(w, r.Behind, nil, indent+"  ")
 	}
 }
 

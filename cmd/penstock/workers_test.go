@@ -54,7 +54,7 @@ func TestWorkersNameEngines(t *testing.T) {
 	}))
 	defer server.Close()
 	var b bytes.Buffer
-	code := run([]string{"workers", "--server", server.URL}, &b, io.Discard)
+	code := runCommandLine([]string{"workers", "--server", server.URL}, &b, io.Discard)
 	out := b.String()
 	for _, want := range []string{"  vllm=http://a:8000  ", "  live, event 4, no_kv_events\n", "  sglang=http://b:30000#1  ", "  tiny  "} {
 		if code != 0 || !strings.Contains(out, want) {
@@ -93,7 +93,7 @@ func TestServerWithV1(t *testing.T) {
 	defer server.Close()
 	for _, end := range []string{"", "/", "/v1", "/v1/"} {
 		var out, errs bytes.Buffer
-		if code := run([]string{"workers", "--server", server.URL + end}, &out, &errs); code != 0 {
+		if code := runCommandLine([]string{"workers", "--server", server.URL + end}, &out, &errs); code != 0 {
 			t.Errorf("%q: exit code %d, %s", end, code, &errs)
 		}
 	}

@@ -44,7 +44,7 @@ func TestRefusedCertificate(t *testing.T) {
 			{elsewhere, "name a host that it is for with " + flag, []string{"--ca", ca}},
 		} {
 			var out, errs bytes.Buffer
-			code := run(append(append(slices.Clone(command), tt.url), tt.more...), &out, &errs)
+			code := runCommandLine(append(append(slices.Clone(command), tt.url), tt.more...), &out, &errs)
 			said := out.String() + errs.String()
 			if code != exitFailed || !strings.Contains(said, "the certificate of "+tt.url) || !strings.Contains(said, tt.remedy) {
 				t.Errorf("%s %s: exit code %d, %s; want %q", command, tt.url, code, said, tt.remedy)
@@ -89,7 +89,7 @@ func TestWrongServer(t *testing.T) {
 				continue // with --model, bench asks any server
 			}
 			var out, errs bytes.Buffer
-			code := run(append(append([]string{}, command...), tt.url), &out, &errs)
+			code := runCommandLine(append(append([]string{}, command...), tt.url), &out, &errs)
 			said := out.String() + errs.String()
 			if code != exitFailed || !strings.Contains(said, tt.url+tt.what) || !strings.Contains(said, tt.remedy+command[len(command)-1]) {
 				t.Errorf("%s, %s: exit code %d, %s; want %q and %q", tt.name, command, code, said, tt.url+tt.what, tt.remedy)

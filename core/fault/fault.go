@@ -90,7 +90,7 @@ func New(code Code, format string, args ...any) *Error {
 }
 
 // InvalidParam returns an Invalid error about one field of a request.
-func Param(param, format string, args ...any) *Error {
+func InvalidParam(param, format string, args ...any) *Error {
 	e := New(Invalid, format, args...)
 	e.Param = param
 	return e
@@ -104,7 +104,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // CodeOf returns the code of the first *Error in err's chain; Internal if there is none. The code which owns
 // a context classifies its errors.
-func Of(err error) Code {
+func CodeOf(err error) Code {
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Code

@@ -22,8 +22,8 @@ func FuzzChain(f *testing.F) {
 			tokens[i] = Token(binary.LittleEndian.Uint32(raw[4*i:]))
 		}
 		media := []Media{{Hash: h1, Start: s1, End: e1}, {Hash: h2, Start: s2, End: e2}}
-		chain := h.Chain(nil, tokens, media)
-		blocks := h.Blocks(nil, tokens, media)
+		chain := h.AppendSeqHashes(nil, tokens, media)
+		blocks := h.AppendBlockHashes(nil, tokens, media)
 		if len(chain) != len(tokens)/size || len(blocks) != len(chain) {
 			t.Fatalf("%d tokens in blocks of %d give %d and %d hashes", len(tokens), size, len(blocks), len(chain))
 		}
@@ -32,18 +32,18 @@ func FuzzChain(f *testing.F) {
 		}
 		var parent SeqHash
 		for i, b := range blocks {
-			if parent = Extend(parent, uint32(i), b); parent != chain[i] {
+			if parent = ExtendSeq(parent, uint32(i), b); parent != chain[i] {
 				t.Fatalf("block %d: incremental %x, chain %x", i, parent, chain[i])
 			}
 		}
 		if cut < 0 || cut > len(tokens) {
 			return
 		}
-		if prefix := h.Chain(nil, tokens[:cut], media); !slices.Equal(prefix, chain[:len(prefix)]) {
+		if prefix := h.AppendSeqHashes(nil, tokens[:cut], media); !slices.Equal(prefix, chain[:len(prefix)]) {
 			t.Fatalf("the first %d tokens give %x, all give %x", cut, prefix, chain)
 		}
 		slices.Reverse(media)
-		if !slices.Equal(h.Blocks(nil, tokens, media), blocks) {
+		if !slices.Equal(h.AppendBlockHashes(nil, tokens, media), blocks) {
 			t.Fatal("the order of media matters")
 		}
 	})

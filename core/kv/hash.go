@@ -73,12 +73,12 @@ func (h Hasher) BlockSize() int { return h.size }
 // of a block is XXH3-64 over its tokens as little-endian u32 followed, for each distinct media object which
 // overlaps it, by the object's hash as little-endian u64, ascending. It allocates only if dst must grow or
 // more than a few media objects overlap one block.
-func (h Hasher) Blocks(dst []BlockHash, tokens []Token, media []Media) []BlockHash {
+func (h Hasher) AppendBlockHashes(dst []BlockHash, tokens []Token, media []Media) []BlockHash {
 	n := len(tokens) / h.size
 	dst = slices.Grow(dst, n)
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		dst = append(dst, h.Block(block, i*h.size, media))
+		dst = append(dst, h.HashBlock(block, i*h.size, media))
 	}
 	return dst
 }
@@ -86,24 +86,24 @@ func (h Hasher) Blocks(dst []BlockHash, tokens []Token, media []Media) []BlockHa
 // HashBlock returns the hash of one block: tokens are its content, exactly BlockSize of them, and start is
 // the position of the first in its sequence, which determines the overlapping media. It is one element of
 // what AppendBlockHashes appends.
-func (h Hasher) Block(tokens []Token, start int, media []Media) BlockHash {
+func (h Hasher) HashBlock(tokens []Token, start int, media []Media) BlockHash {
 	if len(media) > 0 {
 		var few [8]uint64
-		if hashes := overlapping(few[:0], media, start, start+len(tokens)); len(hashes) > 0 {
+		if hashes := appendOverlapping(few[:0], media, start, start+len(tokens)); len(hashes) > 0 {
 			return h.mediaBlock(tokens, hashes)
 		}
 	}
-	return BlockHash(xxh3.HashSeed(littleEndian(tokens), h.seed))
+	return BlockHash(xxh3.HashSeed(littleEndianBytes(tokens), h.seed))
 }
 
 // AppendSeqHashes appends to dst the SeqHash of every full block of tokens.
-func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
+func (h Hasher) AppendSeqHashes(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
 	n := len(tokens) / h.size
 	dst = slices.Grow(dst, n)
 	var parent SeqHash
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		parent = extend(parent, i == 0, h.Block(block, i*h.size, media))
+		parent = extendSeq(parent, i == 0, h.HashBlock(block, i*h.size, media))
 		dst = append(dst, parent)
 	}
 	return dst
@@ -114,7 +114,7 @@ func AppendChain(dst []SeqHash, blocks []BlockHash) []SeqHash {
 	dst = slices.Grow(dst, len(blocks))
 	var parent SeqHash
 	for i, b := range blocks {
-		parent = extend(parent, i == 0, b)
+		parent = extendSeq(parent, i == 0, b)
 		dst = append(dst, parent)
 	}
 	return dst
@@ -125,14 +125,14 @@ func AppendChain(dst []SeqHash, blocks []BlockHash) []SeqHash {
 func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {
 	if 4*len(block)+8*len(hashes) <= 320 {
 		var small [320]byte
-		return h.joined(small[:0], block, hashes)
+		return h.hashJoined(small[:0], block, hashes)
 	}
 	var large [4*512 + 8*32]byte
-	return h.joined(large[:0], block, hashes)
+	return h.hashJoined(large[:0], block, hashes)
 }
 
-func (h Hasher) joined(buf []byte, block []Token, hashes []uint64) BlockHash {
-	buf = append(buf, littleEndian(block)...)
+func (h Hasher) hashJoined(buf []byte, block []Token, hashes []uint64) BlockHash {
+	buf = append(buf, littleEndianBytes(block)...)
 	for _, m := range hashes {
 		buf = binary.LittleEndian.AppendUint64(buf, m)
 	}
@@ -140,7 +140,7 @@ func (h Hasher) joined(buf []byte, block []Token, hashes []uint64) BlockHash {
 }
 
 // appendOverlapping appends the distinct hashes of the media which overlap [start, end), ascending.
-func overlapping(dst []uint64, media []Media, start, end int) []uint64 {
+func appendOverlapping(dst []uint64, media []Media, start, end int) []uint64 {
 	for _, m := range media {
 		if m.Start < end && m.End > start && m.Start < m.End {
 			dst = append(dst, m.Hash)
@@ -153,11 +153,11 @@ func overlapping(dst []uint64, media []Media, start, end int) []uint64 {
 // ExtendSeq returns the SeqHash of the block after parent: XXH3-64 with the plain seed over parent and block,
 // both little-endian u64. start is the block's index in its sequence; at 0 there is no parent and the result
 // is the block's own hash, which already includes the salts.
-func Extend(parent SeqHash, start uint32, block BlockHash) SeqHash {
-	return extend(parent, start == 0, block)
+func ExtendSeq(parent SeqHash, start uint32, block BlockHash) SeqHash {
+	return extendSeq(parent, start == 0, block)
 }
 
-func extend(parent SeqHash, first bool, block BlockHash) SeqHash {
+func extendSeq(parent SeqHash, first bool, block BlockHash) SeqHash {
 	if first {
 		return SeqHash(block)
 	}
@@ -168,11 +168,11 @@ func extend(parent SeqHash, first bool, block BlockHash) SeqHash {
 }
 
 // littleEndianBytes returns tokens as little-endian bytes, without a copy on little-endian machines.
-func littleEndian(tokens []Token) []byte {
+func littleEndianBytes(tokens []Token) []byte {
 	if len(tokens) == 0 {
 		return nil
 	}
-	if nativeLittle {
+	if isLittleEndian {
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 	}
 	buf := make([]byte, 0, 4*len(tokens))
@@ -182,4 +182,4 @@ func littleEndian(tokens []Token) []byte {
 	return buf
 }
 
-var nativeLittle = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+var isLittleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

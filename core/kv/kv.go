@@ -136,7 +136,7 @@ type Event struct {
 	// Seqs identify the removed or moved blocks, each by the prefix which it ends. Removed and Moved only.
 	Seqs []SeqHash
 	// Move says to which state, and in which pool. Moved only.
-	Move Move
+	Move PoolMove
 }
 
 // MoELabel is what an engine of a mixture-of-experts model reports of a block in addition to its content: the
@@ -158,7 +158,7 @@ const (
 )
 
 // IsValid reports whether an event may carry l.
-func (l MoELabel) Valid() bool {
+func (l MoELabel) IsValid() bool {
 	switch l.Has {
 	case 0:
 		return l == MoELabel{}

@@ -14,7 +14,7 @@ type MoEQuery struct {
 }
 
 // MatchesLabel reports whether a label matches the query.
-func (q *MoEQuery) Matches(l MoELabel) bool {
+func (q *MoEQuery) MatchesLabel(l MoELabel) bool {
 	return l.Has&HasExpert != 0 && l.Layer == q.Layer &&
 		(len(q.Experts) == 0 || slices.Contains(q.Experts, l.Expert)) &&
 		(!q.HasGroup || l.Has&HasGroup != 0 && l.Group == q.Group)

@@ -31,7 +31,7 @@ func (s PoolState) String() string {
 }
 
 // PoolMove is the part of an event which says how blocks changed their state in a pool.
-type Move struct {
+type PoolMove struct {
 	To PoolState
 	// Pool is valid if HasPool; otherwise the pool is the one to which the block was last reported to be on
 	// its way.

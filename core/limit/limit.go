@@ -21,7 +21,7 @@ type Limits struct {
 }
 
 // MaxLimit bounds each limit: far more than any fleet needs, and far from an integer overflow.
-const Most = 1_000_000_000
+const MaxLimit = 1_000_000_000
 
 // Validate reports the first invalid limit.
 func (l *Limits) Validate() error {
@@ -33,19 +33,19 @@ func (l *Limits) Validate() error {
 		{"tokens_per_minute", l.TokensPerMinute},
 		{"max_inflight", l.MaxInflight},
 	} {
-		if f.v < 0 || f.v > Most {
-			return fmt.Errorf("%s must be between 0, which is no limit, and %d", f.name, Most)
+		if f.v < 0 || f.v > MaxLimit {
+			return fmt.Errorf("%s must be between 0, which is no limit, and %d", f.name, MaxLimit)
 		}
 	}
 	return nil
 }
 
 // LimitKind identifies a limit.
-type Kind uint8
+type LimitKind uint8
 
 // The kinds. None is for an admitted request.
 const (
-	None Kind = iota
+	None LimitKind = iota
 	Requests
 	Tokens
 	Inflight
@@ -54,12 +54,12 @@ const (
 var kindNames = [...]string{None: "none", Requests: "requests_per_minute", Tokens: "tokens_per_minute", Inflight: "max_inflight"}
 
 // String returns the limit's name in files and metrics.
-func (k Kind) String() string { return kindNames[k] }
+func (k LimitKind) String() string { return kindNames[k] }
 
 // Admission says whether a request is admitted.
-type Verdict struct {
+type Admission struct {
 	// Exceeded is the limit which does not allow the request; None admits it.
-	Over Kind
+	Exceeded LimitKind
 	// Wait is how long until that limit allows it again, at most a day; 0 is unknown, because it depends on
 	// the end of other requests.
 	Wait time.Duration
@@ -80,36 +80,36 @@ func New(now kv.Mono, l Limits) *Account {
 }
 
 // SetLimits changes the limits. What was used stays used.
-func (a *Account) Set(now kv.Mono, l Limits) {
+func (a *Account) SetLimits(now kv.Mono, l Limits) {
 	a.limits = l
-	a.requests.set(now, l.RequestsPerMinute)
-	a.tokens.set(now, l.TokensPerMinute)
+	a.requests.setLimit(now, l.RequestsPerMinute)
+	a.tokens.setLimit(now, l.TokensPerMinute)
 }
 
 // Admit admits a request, until Release, or says why not. A refused request uses nothing.
-func (a *Account) Enter(now kv.Mono) Verdict {
-	a.requests.fill(now)
-	a.tokens.fill(now)
+func (a *Account) Admit(now kv.Mono) Admission {
+	a.requests.refill(now)
+	a.tokens.refill(now)
 	switch {
 	case a.limits.MaxInflight > 0 && a.inflight >= a.limits.MaxInflight:
-		return Verdict{Over: Inflight}
-	case !a.tokens.has(1):
-		return Verdict{Over: Tokens, Wait: a.tokens.until(1)}
-	case !a.requests.has(1):
-		return Verdict{Over: Requests, Wait: a.requests.until(1)}
+		return Admission{Exceeded: Inflight}
+	case !a.tokens.hasUnits(1):
+		return Admission{Exceeded: Tokens, Wait: a.tokens.waitFor(1)}
+	case !a.requests.hasUnits(1):
+		return Admission{Exceeded: Requests, Wait: a.requests.waitFor(1)}
 	}
-	a.requests.take(1)
+	a.requests.takeUnits(1)
 	a.inflight++
-	return Verdict{}
+	return Admission{}
 }
 
 // Release ends an admitted request.
-func (a *Account) Leave() { a.inflight-- }
+func (a *Account) Release() { a.inflight-- }
 
 // SpendTokens counts n tokens, also of a request which was released.
-func (a *Account) Spend(now kv.Mono, n int) {
-	a.tokens.fill(now)
-	a.tokens.take(n)
+func (a *Account) SpendTokens(now kv.Mono, n int) {
+	a.tokens.refill(now)
+	a.tokens.takeUnits(n)
 }
 
 // Inflight returns how many requests are admitted and not released.
@@ -122,7 +122,7 @@ func (a *Account) Check() error {
 		return fmt.Errorf("limit: %d requests are in flight", a.inflight)
 	case a.requests.level < 0:
 		return fmt.Errorf("limit: the requests are overdrawn by %d", -a.requests.level)
-	case a.requests.level > a.requests.full() || a.tokens.level > a.tokens.full():
+	case a.requests.level > a.requests.capacity() || a.tokens.level > a.tokens.capacity():
 		return fmt.Errorf("limit: a bucket is over its brim: %d, %d", a.requests.level, a.tokens.level)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // TokenRun is a token repeated Count times.
-type Run struct {
+type TokenRun struct {
 	Token kv.Token
 	Count int
 }
@@ -16,9 +16,9 @@ type Run struct {
 // Layout holds the tokens which replace one placeholder in a prompt.
 type Layout struct {
 	// Runs are the tokens, in order.
-	Runs []Run
+	Runs []TokenRun
 	// PadCount is how many of them stand for rows of the encoder's output.
-	Pads int
+	PadCount int
 	// Grid is the number of patches in time, height and width, for engines which need positions (0 if the
 	// family has none).
 	Grid [3]int
@@ -29,7 +29,7 @@ type Layout struct {
 }
 
 // CountTokens returns the number of tokens in the layout.
-func (l *Layout) Tokens() int {
+func (l *Layout) CountTokens() int {
 	n := 0
 	for _, r := range l.Runs {
 		n += r.Count
@@ -38,7 +38,7 @@ func (l *Layout) Tokens() int {
 }
 
 // PromptObject is a media object to insert into a prompt.
-type Placed struct {
+type PromptObject struct {
 	Placeholder kv.Token // the token in its place
 	Key         Key
 	Layout      Layout
@@ -76,7 +76,7 @@ func (e *LengthError) Error() string {
 // whether objects are sent or not. objects are in prompt order. It refuses a prompt of more than limit
 // tokens (at most MaxExpanded) before it allocates anything of that length. After an error dst and places
 // are unchanged.
-func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects []Placed, limit int) ([]kv.Token, []kv.Media, error) {
+func ExpandPrompt(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects []PromptObject, limit int) ([]kv.Token, []kv.Media, error) {
 	limit = min(limit, MaxExpanded)
 	found, wrong, size := 0, -1, len(prompt)
 	for _, t := range prompt {
@@ -87,7 +87,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 			if objects[found].Placeholder != t && wrong < 0 {
 				wrong = found
 			}
-			if n := objects[found].Layout.Tokens() - 1; n > limit-size {
+			if n := objects[found].Layout.CountTokens() - 1; n > limit-size {
 				return dst, places, &LengthError{Limit: limit}
 			} else {
 				size += n
@@ -109,7 +109,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 	var breaks []kv.Token // of the layout which ends where dst ends
 	for _, t := range prompt {
 		if next == len(objects) || !slices.Contains(marks, t) {
-			dst = join(dst, begin, breaks, t)
+			dst = appendJoined(dst, begin, breaks, t)
 			breaks = nil
 			continue
 		}
@@ -119,7 +119,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 		for i, r := range o.Layout.Runs {
 			for range r.Count {
 				if i == 0 && o.Layout.Breaks != nil {
-					dst = join(dst, begin, o.Layout.Breaks, r.Token)
+					dst = appendJoined(dst, begin, o.Layout.Breaks, r.Token)
 					continue
 				}
 				dst = append(dst, r.Token)
@@ -137,7 +137,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 // appendJoined appends t to dst. It merges t with the last token if both are line breaks; tokens before
 // begin are not part of the prompt. If the vocabulary has no token for that many, the longest one comes
 // first.
-func join(dst []kv.Token, begin int, breaks []kv.Token, t kv.Token) []kv.Token {
+func appendJoined(dst []kv.Token, begin int, breaks []kv.Token, t kv.Token) []kv.Token {
 	j := slices.Index(breaks, t)
 	if j < 0 || len(dst) == begin {
 		return append(dst, t)

@@ -54,12 +54,12 @@ const (
 func URLKey(url string, period uint64) Key {
 	var seed [8]byte
 	binary.LittleEndian.PutUint64(seed[:], period)
-	return Key{Hash: kv.ContentHash(period, []byte(url)), Digest: digest(domainURL, seed[:], []byte(url))}
+	return Key{Hash: kv.ContentHash(period, []byte(url)), Digest: computeDigest(domainURL, seed[:], []byte(url))}
 }
 
 // BytesKey returns the key of a file by its bytes: Hash is XXH3-64 with seed 0 over them.
 func BytesKey(file []byte) Key {
-	return Key{Hash: kv.ContentHash(0, file), Digest: digest(domainBytes, file)}
+	return Key{Hash: kv.ContentHash(0, file), Digest: computeDigest(domainBytes, file)}
 }
 
 // PixelsKey returns the key of a decoded object by its shape and elements: XXH3-64 with seed 0 over the
@@ -72,7 +72,7 @@ func PixelsKey(shape []int, elements byte, data []byte) Key {
 		head = binary.LittleEndian.AppendUint64(head, uint64(n))
 	}
 	head = append(head, elements)
-	return Key{Hash: kv.ContentHash(0, head, data), Digest: digest(domainPixels, head, data)}
+	return Key{Hash: kv.ContentHash(0, head, data), Digest: computeDigest(domainPixels, head, data)}
 }
 
 // NameKey returns the key of an object named by its client (uuid), in the namespace of the request's cache
@@ -83,11 +83,11 @@ func NameKey(namespace, name string) Key {
 	binary.LittleEndian.PutUint64(n[:], uint64(len(namespace)))
 	return Key{
 		Hash:   kv.ContentHash(1, n[:], []byte(namespace), []byte(name)),
-		Digest: digest(domainName, n[:], []byte(namespace), []byte(name)),
+		Digest: computeDigest(domainName, n[:], []byte(namespace), []byte(name)),
 	}
 }
 
-func digest(domain string, parts ...[]byte) (d kv.Digest) {
+func computeDigest(domain string, parts ...[]byte) (d kv.Digest) {
 	h := sha256.New()
 	_, _ = h.Write([]byte(domain)) // never fails
 	for _, p := range parts {

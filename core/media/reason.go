@@ -20,7 +20,7 @@ const (
 )
 
 // IsKnown reports whether r is one of the reasons, or NoReason.
-func (r Reason) Known() bool {
+func (r Reason) IsKnown() bool {
 	switch r {
 	case NoReason, UnsupportedModel, ProcessorOverridden, DimensionsUnknown, OrientationUnknown, SizeRefused,
 		PlaceholderMismatch, OverLimit, HashForwardDisabled, NotRouted, CountsDiffer:

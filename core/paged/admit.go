@@ -5,42 +5,42 @@ import "penstock/core/kv"
 // admissionGate remembers that the head of the queue did not fit, so that it is not hashed and looked up
 // again in every step. Only two events can make it fit: blocks were freed, or the first block which it
 // missed was registered. Both open the gate.
-type gate struct {
+type admissionGate struct {
 	closed bool
 	miss   kv.SeqHash
 }
 
 // admitWaiting moves sequences from the queue into the batch, in order, while they fit.
-func (s *Scheduler) admit() {
+func (s *Scheduler) admitWaiting() {
 	for !s.gate.closed && s.budget > 0 && s.waiting.head != nil && s.running.len < s.cfg.MaxSeqs {
 		q := s.waiting.head
-		hits, tip := s.match(q)
-		fetch := s.elsewhere(q, hits, tip)
+		hits, tip := s.matchPrefix(q)
+		fetch := s.countFetchable(q, hits, tip)
 		pending := len(q.tokens) - (len(hits)+fetch)*s.cfg.BlockSize
 		if s.cfg.Chunking == Off && pending > s.budget {
 			return
 		}
-		if !s.fits(q, hits) {
+		if !s.canAdmit(q, hits) {
 			s.gate.closed = true
 			return
 		}
-		s.start(q, hits, tip, fetch)
-		s.give(q, min(pending, s.budget))
+		s.startSequence(q, hits, tip, fetch)
+		s.scheduleTokens(q, min(pending, s.budget))
 	}
 }
 
 // matchPrefix finds the longest cached prefix of q in whole blocks, excluding its last token: that one is
 // computed because its logits are needed. The hits are valid until the next call and not held yet. tip is
 // the prefix hash of the last hit.
-func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
+func (s *Scheduler) matchPrefix(q *seqState) (hits []int32, tip kv.SeqHash) {
 	s.hits = s.hits[:0]
 	if q.reuse == Off {
 		return nil, 0
 	}
-	parent := int32(none)
+	parent := int32(noBlock)
 	for i := range (len(q.tokens) - 1) / s.cfg.BlockSize {
-		c := q.content(i, parent, tip)
-		b, ok := s.pool.find(&c)
+		c := q.describeBlock(i, parent, tip)
+		b, ok := s.pool.findBlock(&c)
 		if !ok {
 			s.gate.miss = c.seq
 			break
@@ -53,7 +53,7 @@ func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
 
 // canAdmit reports whether all known tokens of q fit in addition to what is held now, with the reserve left
 // over if other sequences run.
-func (s *Scheduler) fits(q *sequence, hits []int32) bool {
+func (s *Scheduler) canAdmit(q *seqState, hits []int32) bool {
 	need := s.cfg.blocksFor(len(q.tokens)) - len(hits)
 	for _, b := range hits {
 		if s.pool.blocks[b].refs == 0 {
@@ -61,30 +61,30 @@ func (s *Scheduler) fits(q *sequence, hits []int32) bool {
 		}
 	}
 	if s.running.len > 0 {
-		need += s.cfg.reserve()
+		need += s.cfg.reservedBlocks()
 	}
-	return need <= s.pool.available()
+	return need <= s.pool.availableBlocks()
 }
 
 // startSequence puts the head of the queue into the batch with its hits, and fetches blocks.
-func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash, fetch int) {
-	s.leave(q)
+func (s *Scheduler) startSequence(q *seqState, hits []int32, tip kv.SeqHash, fetch int) {
+	s.leaveQueue(q)
 	s.running.pushBack(q)
 	q.active = true
 
 	for _, b := range hits {
-		s.pool.hold(b)
+		s.pool.holdBlock(b)
 	}
 	q.blocks = append(q.blocks[:0], hits...)
 	q.registered, q.tip = len(hits), tip
-	s.stats.PrefillTokens -= q.left()
+	s.stats.PrefillTokens -= q.prefillLeft()
 	q.computed = len(hits) * s.cfg.BlockSize
-	s.fetch(q, fetch)
-	s.stats.PrefillTokens += q.left()
+	s.fetchBlocks(q, fetch)
+	s.stats.PrefillTokens += q.prefillLeft()
 
 	if !q.admitted {
 		q.admitted = true
-		q.cached = min(q.there(), q.prompt)
+		q.cached = min(q.readyTokens(), q.prompt)
 		s.stats.PromptTokens += uint64(q.prompt)
 		s.stats.CachedTokens += uint64(q.cached)
 	}

@@ -18,18 +18,18 @@ func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()
 		t.Fatal(err)
 	}
 	for i := range n {
-		if err := s.Add(Sequence{ID: SeqID(i), Tokens: prompt(i*length, length), Prompt: length}); err != nil {
+		if err := s.AddSequence(Sequence{ID: SeqID(i), Tokens: prompt(i*length, length), Prompt: length}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	step := Step{Work: make([]Work, 0, n)}
-	sampled := make([]Sampled, 0, n)
+	sampled := make([]SampledToken, 0, n)
 	advance = func() {
 		s.Step(&step)
 		sampled = sampled[:0]
 		for i := range step.Work {
 			if w := &step.Work[i]; w.Sample {
-				sampled = append(sampled, Sampled{ID: w.ID, Token: 7})
+				sampled = append(sampled, SampledToken{ID: w.ID, Token: 7})
 			}
 		}
 		s.Commit(sampled)
@@ -50,7 +50,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	var events []kv.Event
 	for range 2 * steps { // the pool and the log reach their sizes
 		advance()
-		events = s.Events(events[:0])
+		events = s.AppendEvents(events[:0])
 	}
 	// Registration fills the index. Grow the map to its final size first, and empty it again.
 	for i := range 64 * 5 * steps / 16 {
@@ -59,7 +59,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	for i := range 64 * 5 * steps / 16 {
 		delete(s.pool.index, kv.SeqHash(i))
 	}
-	s.pool.blocks = append(make([]block, 0, s.cfg.Blocks), s.pool.blocks...)
+	s.pool.blocks = append(make([]physicalBlock, 0, s.cfg.Blocks), s.pool.blocks...)
 	s.pool.tokens = append(make([]kv.Token, 0, s.cfg.Blocks*16), s.pool.tokens...)
 	for range steps {
 		advance()
@@ -82,7 +82,7 @@ func TestBlockedQueueAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := s.Add(Sequence{ID: SeqID(i), Tokens: prompt(0, 100), Prompt: 100}); err != nil {
+		if err := s.AddSequence(Sequence{ID: SeqID(i), Tokens: prompt(0, 100), Prompt: 100}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ func TestIdleSchedulerIsSmall(t *testing.T) {
 	if got := len(s.pool.blocks); got != 4 {
 		t.Errorf("2000 tokens in blocks of 512 made %d blocks", got)
 	}
-	if got := unsafe.Sizeof(block{}); got > 40 {
+	if got := unsafe.Sizeof(physicalBlock{}); got > 40 {
 		t.Errorf("a block costs %d bytes beside its tokens, want at most 40", got)
 	}
 }

@@ -39,12 +39,12 @@ func BenchmarkAdmit(b *testing.B) {
 			seq := Sequence{Tokens: prompt(0, blocks*size), Prompt: blocks * size}
 			var step Step
 			serve := func() {
-				if err := s.Add(seq); err != nil {
+				if err := s.AddSequence(seq); err != nil {
 					b.Fatal(err)
 				}
 				s.Step(&step)
 				s.Commit(nil)
-				s.Remove(seq.ID)
+				s.RemoveSequence(seq.ID)
 			}
 			serve()
 			b.ReportAllocs()
@@ -71,13 +71,13 @@ func BenchmarkEvict(b *testing.B) {
 	var events []kv.Event
 	for i := 0; b.Loop(); i++ {
 		tokens[0] = kv.Token(i)
-		if err := s.Add(Sequence{Tokens: tokens, Prompt: len(tokens)}); err != nil {
+		if err := s.AddSequence(Sequence{Tokens: tokens, Prompt: len(tokens)}); err != nil {
 			b.Fatal(err)
 		}
 		s.Step(&step)
 		s.Commit(nil)
-		s.Remove(0)
-		events = s.Events(events[:0])
+		s.RemoveSequence(0)
+		events = s.AppendEvents(events[:0])
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/blocks, "ns/block")
 }

@@ -5,7 +5,7 @@ package paged
 // until they are preempted. The change is one Cleared event, whatever was cached. Clear returns the number
 // of dropped blocks.
 func (s *Scheduler) Clear() int {
-	n := s.pool.clear()
+	n := s.pool.clearIndex()
 	for q := s.running.head; q != nil; q = q.next {
 		q.registered, q.tip = 0, 0
 		q.sealed = true
@@ -15,22 +15,22 @@ func (s *Scheduler) Clear() int {
 }
 
 // clearIndex empties the index.
-func (p *pool) clear() int {
+func (p *blockPool) clearIndex() int {
 	n := len(p.index)
 	for i := range p.blocks {
 		b := int32(i)
-		if p.blocks[b].state != registered {
+		if p.blocks[b].state != stateRegistered {
 			continue
 		}
 		idle := p.blocks[b].refs == 0
 		if idle {
-			p.unlink(b)
+			p.removeCached(b)
 		}
-		p.unregister(b)
+		p.unregisterBlock(b)
 		if idle {
-			p.release(b)
+			p.freeBlock(b)
 		}
 	}
-	p.log.cleared()
+	p.log.logCleared()
 	return n
 }

@@ -39,7 +39,7 @@ type Config struct {
 	// longest sequence.
 	Chunking Switch
 	// Remote, if not nil, holds blocks which can be fetched instead of computed.
-	Elsewhere Elsewhere
+	Remote BlockSource
 }
 
 // Validate reports every problem of c at once, nil if there is none.
@@ -68,15 +68,15 @@ func (c Config) Validate() error {
 	if c.Reuse > Off || c.Chunking > Off {
 		refuse("a switch is neither on nor off")
 	}
-	if len(all) == 0 && c.Chunking == Off && c.TokenBudget < c.limit() {
-		refuse("token budget of a step is %d: without chunking it must hold the longest sequence, %d tokens", c.TokenBudget, c.limit())
+	if len(all) == 0 && c.Chunking == Off && c.TokenBudget < c.maxTokens() {
+		refuse("token budget of a step is %d: without chunking it must hold the longest sequence, %d tokens", c.TokenBudget, c.maxTokens())
 	}
 	return errors.Join(all...)
 }
 
 // maxTokens is the largest length of a sequence: the context, or the tokens of the whole pool if that is
 // less.
-func (c Config) limit() int { return min(c.MaxContext, c.Blocks*c.BlockSize) }
+func (c Config) maxTokens() int { return min(c.MaxContext, c.Blocks*c.BlockSize) }
 
 // blocksFor returns the number of blocks that hold n tokens.
 func (c Config) blocksFor(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
@@ -84,4 +84,4 @@ func (c Config) blocksFor(n int) int { return (n + c.BlockSize - 1) / c.BlockSiz
 // reservedBlocks is the number of blocks which admission leaves free while other sequences run: one in a
 // hundred, so that a full cache does not preempt a new sequence as soon as an older one grows. (vLLM's
 // watermark is 0.01 too.)
-func (c Config) reserve() int { return c.Blocks / 100 }
+func (c Config) reservedBlocks() int { return c.Blocks / 100 }

@@ -8,10 +8,10 @@ import "penstock/core/kv"
 //
 // If the changes take more than a description of the whole cache, the result is that of AppendDump. So a
 // caller which never asks costs no more memory than that.
-func (s *Scheduler) Events(dst []kv.Event) []kv.Event {
+func (s *Scheduler) AppendEvents(dst []kv.Event) []kv.Event {
 	if s.pool.log.lost {
 		s.pool.log.reset()
-		return s.Dump(dst)
+		return s.AppendDump(dst)
 	}
-	return s.pool.log.drain(dst)
+	return s.pool.log.drainEvents(dst)
 }

@@ -6,13 +6,13 @@ import "penstock/core/kv"
 // position shows, so blocks compare the ranges too: the same image at another offset is other content.
 
 // overlapsMedia reports whether m overlaps the block.
-func (c *content) overlaps(m kv.Media) bool {
+func (c *blockContent) overlapsMedia(m kv.Media) bool {
 	return m.Start < c.start+len(c.tokens) && m.End > c.start
 }
 
-func (c *content) hasMedia() bool {
+func (c *blockContent) hasMedia() bool {
 	for _, m := range c.media {
-		if c.overlaps(m) {
+		if c.overlapsMedia(m) {
 			return true
 		}
 	}
@@ -20,10 +20,10 @@ func (c *content) hasMedia() bool {
 }
 
 // shownMedia returns the media which overlap the block; nil if there are none.
-func (c *content) shown() []kv.Media {
+func (c *blockContent) shownMedia() []kv.Media {
 	var shown []kv.Media
 	for _, m := range c.media {
-		if c.overlaps(m) {
+		if c.overlapsMedia(m) {
 			shown = append(shown, m)
 		}
 	}
@@ -31,10 +31,10 @@ func (c *content) shown() []kv.Media {
 }
 
 // showsExactly reports whether media are exactly the media which overlap the block.
-func (c *content) shows(media []kv.Media) bool {
+func (c *blockContent) showsExactly(media []kv.Media) bool {
 	n := 0
 	for _, m := range c.media {
-		if !c.overlaps(m) {
+		if !c.overlapsMedia(m) {
 			continue
 		}
 		if n == len(media) || media[n] != m {

@@ -98,7 +98,7 @@ type Step struct {
 }
 
 // SampledToken is the next token of a sequence.
-type Sampled struct {
+type SampledToken struct {
 	ID    SeqID
 	Token kv.Token
 }
@@ -128,18 +128,18 @@ type Stats struct {
 // Scheduler decides what an engine computes and where it keeps K and V. It is not safe for concurrent use.
 type Scheduler struct {
 	cfg  Config
-	pool pool
+	pool blockPool
 
-	byID    map[SeqID]*sequence
-	running queue
-	waiting queue // the preempted, then the others, in order of arrival
+	byID    map[SeqID]*seqState
+	running sequenceQueue
+	waiting sequenceQueue // the preempted, then the others, in order of arrival
 
-	preempted int     // waiting sequences which ran before
-	arrivals  uint64  // sequences added
-	budget    int     // tokens left in the Step being planned
-	gate      gate    // says when to look at the head of the queue again
-	hits      []int32 // scratch of matchPrefix
-	stats     Stats   // the fields which are counted as they change
+	preempted int           // waiting sequences which ran before
+	arrivals  uint64        // sequences added
+	budget    int           // tokens left in the Step being planned
+	gate      admissionGate // says when to look at the head of the queue again
+	hits      []int32       // scratch of matchPrefix
+	stats     Stats         // the fields which are counted as they change
 }
 
 // New returns a Scheduler with an empty cache, or the problems of cfg.
@@ -150,13 +150,13 @@ func New(cfg Config) (*Scheduler, error) {
 	return &Scheduler{
 		cfg:  cfg,
 		pool: newPool(cfg),
-		byID: map[SeqID]*sequence{},
+		byID: map[SeqID]*seqState{},
 	}, nil
 }
 
 // MaxTokens returns the largest number of tokens, prompt plus output, of a sequence: MaxContext, or the
 // capacity of the pool if that is less. The shell ends a sequence which reaches it.
-func (s *Scheduler) Limit() int { return s.cfg.limit() }
+func (s *Scheduler) MaxTokens() int { return s.cfg.maxTokens() }
 
 // Stats returns the current figures. It costs O(1).
 func (s *Scheduler) Stats() Stats {

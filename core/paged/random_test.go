@@ -69,11 +69,11 @@ func someConfig(pick func(int) int) Config {
 		c.Blocks += 90 // so that there is a reserve
 	}
 	if pick(3) == 0 {
-		c.Elsewhere = someNames(2 + pick(3))
+		c.Remote = someNames(2 + pick(3))
 	}
 	c.TokenBudget = c.MaxSeqs + pick(4*size)
 	if c.Chunking == Off {
-		c.TokenBudget = max(c.TokenBudget, c.limit())
+		c.TokenBudget = max(c.TokenBudget, c.maxTokens())
 	}
 	return c
 }
@@ -111,7 +111,7 @@ func drive(r *rig, src source) error {
 		return i
 	}
 	var id SeqID
-	var debts []Sampled // tokens withheld
+	var debts []SampledToken // tokens withheld
 	live := func() (SeqID, bool) {
 		if len(r.seqs) == 0 {
 			return 0, false
@@ -174,9 +174,9 @@ func drive(r *rig, src source) error {
 					break
 				}
 			}
-			var sampled []Sampled
+			var sampled []SampledToken
 			for _, w := range r.step.Work {
-				t := Sampled{ID: w.ID, Token: kv.Token(pick(2))}
+				t := SampledToken{ID: w.ID, Token: kv.Token(pick(2))}
 				switch {
 				case w.Sample && pick(8) == 0:
 					debts = append(debts, t)
@@ -260,7 +260,7 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 	work := 0
 	for id := range SeqID(20) {
 		tokens := someTokens(cfg, kv.Salt{}, rng.IntN)
-		if len(tokens) == 0 || len(tokens) >= r.s.Limit() {
+		if len(tokens) == 0 || len(tokens) >= r.s.MaxTokens() {
 			continue
 		}
 		if r.s.Stats().Waiting == cfg.MaxWaiting {
@@ -269,7 +269,7 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 		if err := r.add(Sequence{ID: id, Tokens: tokens, Prompt: len(tokens)}); err != nil {
 			return err
 		}
-		length[id] = len(tokens) + 1 + rng.IntN(r.s.Limit()-len(tokens))
+		length[id] = len(tokens) + 1 + rng.IntN(r.s.MaxTokens()-len(tokens))
 		work += length[id]
 	}
 	for steps := 0; len(length) > 0; steps++ {
@@ -287,10 +287,10 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 		if err := r.compute(); err != nil {
 			return err
 		}
-		var sampled []Sampled
+		var sampled []SampledToken
 		for _, w := range r.step.Work {
 			if w.Sample {
-				sampled = append(sampled, Sampled{w.ID, kv.Token(rng.IntN(2))})
+				sampled = append(sampled, SampledToken{w.ID, kv.Token(rng.IntN(2))})
 			}
 		}
 		if err := r.commit(sampled); err != nil {

@@ -13,7 +13,7 @@ import (
 type rig struct {
 	s    *Scheduler
 	twin *twin
-	mem  *shadow
+	mem  *cacheModel
 	seqs map[SeqID]*Sequence // with the output appended to Tokens
 
 	replica map[kv.SeqHash]bool // registered blocks, by the events
@@ -43,7 +43,7 @@ func (r *rig) logf(format string, args ...any) {
 
 func (r *rig) add(seq Sequence) error {
 	r.logf("add %+v", seq)
-	err := r.s.Add(seq)
+	err := r.s.AddSequence(seq)
 	if took := r.twin.add(seq); took != (err == nil) {
 		return fmt.Errorf("Add: %v, twin took it: %v", err, took)
 	}
@@ -57,7 +57,7 @@ func (r *rig) add(seq Sequence) error {
 
 func (r *rig) remove(id SeqID) error {
 	r.logf("remove %d", id)
-	ok := r.s.Remove(id)
+	ok := r.s.RemoveSequence(id)
 	if want := r.twin.remove(id); ok != want {
 		return fmt.Errorf("Remove is %v, twin says %v", ok, want)
 	}
@@ -98,11 +98,11 @@ func (r *rig) compute() error {
 }
 
 // commit commits these tokens.
-func (r *rig) commit(sampled []Sampled) error {
+func (r *rig) commit(sampled []SampledToken) error {
 	r.logf("commit %v", sampled)
 	took := map[SeqID]bool{} // only the first token of each
 	for _, t := range sampled {
-		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.due || q.planned > 0 && q.planned == q.pending()) {
+		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.awaitsToken || q.planned > 0 && q.planned == q.pendingTokens()) {
 			took[t.ID] = true
 			r.seqs[t.ID].Tokens = append(r.seqs[t.ID].Tokens, t.Token)
 		}
@@ -124,7 +124,7 @@ func (r *rig) clear() error {
 // drain takes the events, compares them with the twin's one by one, and applies them. Callers drain often
 // enough that the log is never lost.
 func (r *rig) drain() error {
-	events := r.s.Events(nil)
+	events := r.s.AppendEvents(nil)
 	r.logf("events %d", len(events))
 	var got []string
 	if err := replay(r.replica, events, &got); err != nil {
@@ -138,7 +138,7 @@ func (r *rig) drain() error {
 		return fmt.Errorf("after events: %w", err)
 	}
 	dumped := map[kv.SeqHash]bool{}
-	if err := replay(dumped, r.s.Dump(nil), nil); err != nil {
+	if err := replay(dumped, r.s.AppendDump(nil), nil); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	if err := r.same(dumped); err != nil {
@@ -201,7 +201,7 @@ func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 			}
 			parent := e.Parent
 			for i, b := range e.Blocks {
-				parent = kv.Extend(parent, e.Start+uint32(i), b)
+				parent = kv.ExtendSeq(parent, e.Start+uint32(i), b)
 				if set[parent] {
 					return fmt.Errorf("%x stored twice", parent)
 				}

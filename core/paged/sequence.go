@@ -8,7 +8,7 @@ import (
 )
 
 // seqState is the state of one sequence.
-type sequence struct {
+type seqState struct {
 	id      SeqID
 	arrival uint64 // order of Add
 	salt    kv.Salt
@@ -23,66 +23,66 @@ type sequence struct {
 	tip        kv.SeqHash // prefix hash of the last registered block
 	sealed     bool       // later blocks cannot be registered, because an earlier one is not
 
-	active   bool // in the batch, not in the queue
-	computed int  // tokens whose K and V are in blocks
-	planned  int  // tokens in the current Step
-	goal     int  // tokens known when added or last preempted
-	due      bool // all tokens are computed and the next one is not known yet
+	active      bool // in the batch, not in the queue
+	computed    int  // tokens whose K and V are in blocks
+	planned     int  // tokens in the current Step
+	prefillGoal int  // tokens known when added or last preempted
+	awaitsToken bool // all tokens are computed and the next one is not known yet
 
 	admitted bool // at least once
 	cached   int  // prompt tokens hit or fetched at the first admission
 	fetched  int  // tokens after the computed ones which are fetched by the next Commit
 
-	prev, next *sequence // in its queue
+	prev, next *seqState // in its queue
 }
 
-func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *sequence {
-	return &sequence{
+func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *seqState {
+	return &seqState{
 		id:      seq.ID,
 		arrival: arrival,
 		salt:    seq.Salt,
 		hasher:  hasher,
-		media:   canonical(seq.Media),
+		media:   canonicalMedia(seq.Media),
 		// Reserve the first output block, so that a prompt is not copied twice.
-		tokens: append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
-		prompt: seq.Prompt,
-		reuse:  seq.Reuse,
-		goal:   len(seq.Tokens),
+		tokens:      append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
+		prompt:      seq.Prompt,
+		reuse:       seq.Reuse,
+		prefillGoal: len(seq.Tokens),
 	}
 }
 
 // prefillLeft is the sequence's part of Stats.PrefillTokens.
-func (q *sequence) left() int { return max(0, q.goal-q.there()) }
+func (q *seqState) prefillLeft() int { return max(0, q.prefillGoal-q.readyTokens()) }
 
 // readyTokens is the number of tokens which need no computation any more.
-func (q *sequence) there() int { return q.computed + q.fetched }
+func (q *seqState) readyTokens() int { return q.computed + q.fetched }
 
 // pendingTokens is the number of known tokens which are still to be computed.
-func (q *sequence) pending() int { return len(q.tokens) - q.there() }
+func (q *seqState) pendingTokens() int { return len(q.tokens) - q.readyTokens() }
 
 // describeBlock returns the content of block i, which is full, as the successor of the registered block
 // parent.
-func (q *sequence) content(i int, parent int32, tip kv.SeqHash) content {
+func (q *seqState) describeBlock(i int, parent int32, tip kv.SeqHash) blockContent {
 	size := q.hasher.BlockSize()
 	start := i * size
 	tokens := q.tokens[start : start+size]
-	hash := q.hasher.Block(tokens, start, q.media)
-	return content{
-		seq:    kv.Extend(tip, uint32(i), hash),
-		hash:   hash,
-		parent: parent,
-		index:  uint32(i),
-		after:  tip,
-		tokens: tokens,
-		start:  start,
-		media:  q.media,
-		salt:   q.salt,
+	hash := q.hasher.HashBlock(tokens, start, q.media)
+	return blockContent{
+		seq:       kv.ExtendSeq(tip, uint32(i), hash),
+		hash:      hash,
+		parent:    parent,
+		index:     uint32(i),
+		parentSeq: tip,
+		tokens:    tokens,
+		start:     start,
+		media:     q.media,
+		salt:      q.salt,
 	}
 }
 
 // canonicalMedia copies media without empty ranges and duplicates, in a fixed order, so that equal sets
 // compare equal.
-func canonical(media []kv.Media) []kv.Media {
+func canonicalMedia(media []kv.Media) []kv.Media {
 	if len(media) == 0 {
 		return nil
 	}

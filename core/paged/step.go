@@ -5,20 +5,20 @@ package paged
 // plan.
 func (s *Scheduler) Step(out *Step) {
 	out.Work, out.Preempted, out.Failed = out.Work[:0], out.Preempted[:0], out.Failed[:0]
-	s.discard()
+	s.discardPlan()
 	s.budget = s.cfg.TokenBudget
 
 	if prefills := s.planDecodes(out); prefills {
 		s.planPrefills()
 	}
 	if len(out.Preempted) == 0 {
-		s.admit()
+		s.admitWaiting()
 	}
-	s.emit(out)
+	s.emitWork(out)
 }
 
 // discardPlan drops a plan which was not committed.
-func (s *Scheduler) discard() {
+func (s *Scheduler) discardPlan() {
 	for q := s.running.head; q != nil; q = q.next {
 		q.planned = 0
 	}
@@ -29,20 +29,20 @@ func (s *Scheduler) discard() {
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
-		switch pending := q.pending(); {
-		case len(q.tokens) >= s.Limit():
-			s.fail(q, out)
+		switch pending := q.pendingTokens(); {
+		case len(q.tokens) >= s.MaxTokens():
+			s.failSequence(q, out)
 		case pending > 1:
 			prefills = true
 		case pending == 1:
-			for s.room(q) == 0 {
+			for s.tokenRoom(q) == 0 {
 				newest := s.running.tail
-				s.preempt(newest, out)
+				s.preemptSequence(newest, out)
 				if newest == q {
 					return prefills
 				}
 			}
-			s.give(q, 1)
+			s.scheduleTokens(q, 1)
 			next = q.next // later sequences may be gone
 		}
 		q = next
@@ -59,42 +59,42 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 // it, so it has its blocks and fits again.
 func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
-		pending := q.pending()
+		pending := q.pendingTokens()
 		if pending <= 1 {
 			continue
 		}
-		s.give(q, min(pending, s.budget, s.room(q)))
+		s.scheduleTokens(q, min(pending, s.budget, s.tokenRoom(q)))
 	}
 }
 
 // tokenRoom is the number of tokens for which q has blocks or can get them.
-func (s *Scheduler) room(q *sequence) int {
-	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.there()
+func (s *Scheduler) tokenRoom(q *seqState) int {
+	return (len(q.blocks)+s.pool.availableBlocks())*s.cfg.BlockSize - q.readyTokens()
 }
 
 // scheduleTokens schedules the next n tokens of q, for which there is room.
-func (s *Scheduler) give(q *sequence, n int) {
-	for len(q.blocks) < s.cfg.blocksFor(q.there()+n) {
-		q.blocks = append(q.blocks, s.pool.take())
+func (s *Scheduler) scheduleTokens(q *seqState, n int) {
+	for len(q.blocks) < s.cfg.blocksFor(q.readyTokens()+n) {
+		q.blocks = append(q.blocks, s.pool.takeBlock())
 	}
 	q.planned = n
 	s.budget -= n
 }
 
 // emitWork writes the plan to out.
-func (s *Scheduler) emit(out *Step) {
+func (s *Scheduler) emitWork(out *Step) {
 	for q := s.running.head; q != nil; q = q.next {
 		if q.planned == 0 {
 			continue
 		}
-		end := q.there() + q.planned
+		end := q.readyTokens() + q.planned
 		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
 			ID:      q.id,
-			Start:   q.there(),
-			Tokens:  q.tokens[q.there():end:end],
+			Start:   q.readyTokens(),
+			Tokens:  q.tokens[q.readyTokens():end:end],
 			Blocks:  q.blocks[:table:table],
-			Prefill: min(q.planned, q.left()),
+			Prefill: min(q.planned, q.prefillLeft()),
 			Sample:  end == len(q.tokens),
 			Cached:  q.cached,
 			Fetched: q.fetched,

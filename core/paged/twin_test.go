@@ -139,7 +139,7 @@ func (w *twin) remove(id SeqID) bool {
 func (w *twin) path(q *twinSeq, n int) string {
 	end := n * w.cfg.BlockSize
 	s := fmt.Sprintf("%q %v", q.Salt, q.tokens[:end])
-	for _, m := range canonical(q.Media) {
+	for _, m := range canonicalMedia(q.Media) {
 		if m.Start < end && m.End > 0 {
 			s += fmt.Sprint(m)
 		}
@@ -152,7 +152,7 @@ func (w *twin) chain(q *twinSeq) []kv.SeqHash {
 	if err != nil {
 		panic(err)
 	}
-	return h.Chain(nil, q.tokens, q.Media)
+	return h.AppendSeqHashes(nil, q.tokens, q.Media)
 }
 
 func (w *twin) named(seq kv.SeqHash) *twinBlock {
@@ -227,12 +227,12 @@ func (w *twin) step(out *Step) {
 			}
 		}
 		fetch := 0
-		if w.cfg.Elsewhere != nil && w.cfg.Reuse == On && q.Reuse == On {
+		if w.cfg.Remote != nil && w.cfg.Reuse == On && q.Reuse == On {
 			for i, seq := range w.chain(q) {
 				if i < len(hits) {
 					continue
 				}
-				if (i+1)*w.cfg.BlockSize >= len(q.tokens) || w.named(seq) != nil || !w.cfg.Elsewhere.Has(seq) {
+				if (i+1)*w.cfg.BlockSize >= len(q.tokens) || w.named(seq) != nil || !w.cfg.Remote.Has(seq) {
 					break
 				}
 				fetch++
@@ -283,7 +283,7 @@ func (w *twin) step(out *Step) {
 	}
 }
 
-func (w *twin) commit(sampled []Sampled) {
+func (w *twin) commit(sampled []SampledToken) {
 	for _, q := range w.running {
 		before := q.computed / w.cfg.BlockSize
 		if q.planned > 0 {

@@ -53,17 +53,17 @@ func (c *ApproxConfig) Validate() error {
 //
 // It has one writer. Match may run concurrently, as for [Index].
 type Approx struct {
-	cfg     ApproxConfig
-	tick    time.Duration
-	index   *Index
-	workers []*beliefs // ascending by worker
-	last    int64      // latest tick which was processed
-	live    int        // predicted blocks of all workers: those in the index
-	kept    int        // blocks in the runs of all workers
-	counts  ApproxCounts
+	cfg       ApproxConfig
+	tick      time.Duration
+	index     *Index
+	workers   []*workerEntries // ascending by worker
+	lastTick  int64            // latest tick which was processed
+	indexed   int              // predicted blocks of all workers: those in the index
+	runBlocks int              // blocks in the runs of all workers
+	counts    ApproxCounts
 
-	soonest []expiring // scratch
-	deepest []deep     // scratch
+	soonest []expiringRun // scratch
+	deepest []deepBlock   // scratch
 }
 
 // ApproxCounts are totals since an Approx was made, in blocks.
@@ -79,8 +79,8 @@ type ApproxCounts struct {
 type ApproxStats struct {
 	Stats
 	// EntryBytes is the memory of the expiry entries, in bytes; it is part of Bytes.
-	Beliefs int
-	Totals  ApproxCounts
+	EntryBytes int
+	Totals     ApproxCounts
 }
 
 const ticksPerTTL = 64
@@ -106,30 +106,30 @@ func (a *Approx) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) { a.index
 
 // RecordSent records that a prompt was sent to w; chain are the prefixes of its full blocks. Predicted blocks
 // restart their TTL. Time must not go backwards between calls.
-func (a *Approx) Insert(now kv.Mono, w kv.Worker, chain []kv.SeqHash) {
-	a.Expire(now)
+func (a *Approx) RecordSent(now kv.Mono, w kv.Worker, chain []kv.SeqHash) {
+	a.ExpireBlocks(now)
 	if len(chain) == 0 {
 		return
 	}
-	b := a.worker(w)
-	sure := b.kept == b.live // all blocks in runs are predicted
-	from := b.touch(chain, a.dueAt(now))
+	b := a.entriesOf(w)
+	sure := b.runBlocks == b.indexed // all blocks in runs are predicted
+	from := b.touchChain(chain, a.dueAt(now))
 	if !sure {
 		from = 0
 	}
 	refused := a.index.counts.Refused
-	a.store(w, chain, from)
-	inserted := uint64(a.count(b))
+	a.storeBlocks(w, chain, from)
+	inserted := uint64(a.updateCounts(b))
 	a.counts.Inserted += inserted
 	a.counts.Refreshed += uint64(len(chain)) - inserted - (a.index.counts.Refused - refused)
-	if a.live > a.cfg.MaxBlocks {
-		a.prune(a.cfg.MaxBlocks - a.cfg.MaxBlocks/5)
+	if a.indexed > a.cfg.MaxBlocks {
+		a.pruneTo(a.cfg.MaxBlocks - a.cfg.MaxBlocks/5)
 	}
-	a.sweep()
+	a.sweepRuns()
 }
 
 // storeBlocks adds the blocks of a prompt to the index, from index from on.
-func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, from int) {
+func (a *Approx) storeBlocks(w kv.Worker, chain []kv.SeqHash, from int) {
 	if from == len(chain) {
 		return
 	}
@@ -137,21 +137,21 @@ func (a *Approx) store(w kv.Worker, chain []kv.SeqHash, from int) {
 	if from > 0 {
 		ev.Parent = chain[from-1]
 	}
-	a.index.storeNamed(a.index.number(w), ev, chain[from:])
-	a.index.settle()
+	a.index.storeHashed(a.index.numberOf(w), ev, chain[from:])
+	a.index.finishChange()
 }
 
 // updateCounts updates the counts for b from the index and the runs, and returns the increase of its blocks
 // in the index.
-func (a *Approx) count(b *beliefs) (more int) {
+func (a *Approx) updateCounts(b *workerEntries) (more int) {
 	held := 0
 	if n, known := a.index.numbers[b.worker]; known {
 		held = a.index.workers[n].held
 	}
-	more = held - b.live
-	a.live += more
-	a.kept += b.kept - b.counted
-	b.live, b.counted = held, b.kept
+	more = held - b.indexed
+	a.indexed += more
+	a.runBlocks += b.runBlocks - b.counted
+	b.indexed, b.counted = held, b.runBlocks
 	return more
 }
 
@@ -162,228 +162,228 @@ func (a *Approx) count(b *beliefs) (more int) {
 // If the worker had fewer, it evicts earlier than predicted, so the rest of the prompt is no longer
 // predicted, although it was computed again. If it had as many or more, the prompt is predicted for the full
 // TTL from now. A worker which has never reported cached blocks may not support such reports, and is ignored.
-func (a *Approx) Report(now kv.Mono, w kv.Worker, chain []kv.SeqHash, predicted, held int) {
-	at, known := a.find(w)
+func (a *Approx) RecordReport(now kv.Mono, w kv.Worker, chain []kv.SeqHash, predicted, held int) {
+	at, known := a.findWorker(w)
 	if !known {
 		return // it was removed, or its entries expired
 	}
 	b := a.workers[at]
-	b.tells = b.tells || held > 0
+	b.reportsCached = b.reportsCached || held > 0
 	switch {
 	case held >= predicted:
-		a.Insert(now, w, chain)
-	case b.tells:
-		a.refute(b, chain, held)
+		a.RecordSent(now, w, chain)
+	case b.reportsCached:
+		a.refuteBlocks(b, chain, held)
 	}
 }
 
 // RetractEvent removes the prediction of blocks which an event of w says are not, or no longer, on its
 // device.
-func (a *Approx) Retract(w kv.Worker, ev *kv.Event) {
+func (a *Approx) RetractEvent(w kv.Worker, ev *kv.Event) {
 	switch {
 	case ev.Kind == kv.Cleared:
-		a.Drop(w)
+		a.DropWorker(w)
 	case ev.Kind == kv.Removed && ev.Tier == kv.TierDevice:
-		if at, known := a.find(w); known {
-			a.refute(a.workers[at], ev.Seqs, 0)
+		if at, known := a.findWorker(w); known {
+			a.refuteBlocks(a.workers[at], ev.Seqs, 0)
 		}
 	}
 }
 
 // refuteBlocks removes the prediction of the blocks of a prompt after the first held ones. If a run also has
 // other blocks which may be predicted, the refuted ones stay in it until it expires.
-func (a *Approx) refute(b *beliefs, chain []kv.SeqHash, held int) {
+func (a *Approx) refuteBlocks(b *workerEntries, chain []kv.SeqHash, held int) {
 	if held >= len(chain) {
 		return
 	}
 	chain = chain[max(held, 0):]
-	a.remove(b.worker, chain)
-	b.refuted(chain)
-	a.counts.Refuted += uint64(-a.count(b))
-	a.sweep()
+	a.removeBlocks(b.worker, chain)
+	b.releaseRefuted(chain)
+	a.counts.Refuted += uint64(-a.updateCounts(b))
+	a.sweepRuns()
 }
 
 // DropWorker removes w and its predictions. It reports whether w was known.
-func (a *Approx) Drop(w kv.Worker) bool {
-	at, known := a.find(w)
+func (a *Approx) DropWorker(w kv.Worker) bool {
+	at, known := a.findWorker(w)
 	if known {
 		b := a.workers[at]
-		a.live -= b.live
-		a.kept -= b.counted
+		a.indexed -= b.indexed
+		a.runBlocks -= b.counted
 		a.workers = slices.Delete(a.workers, at, at+1)
 	}
-	a.index.Drop(w)
+	a.index.DropWorker(w)
 	return known
 }
 
 // ExpireBlocks removes the blocks which have not been used for the TTL. RecordSent also does it; a caller
 // with nothing to record calls it from time to time.
-func (a *Approx) Expire(now kv.Mono) {
+func (a *Approx) ExpireBlocks(now kv.Mono) {
 	t := a.tickAt(now)
 	if len(a.workers) == 0 {
-		a.last = t
+		a.lastTick = t
 		return
 	}
-	if t <= a.last {
+	if t <= a.lastTick {
 		return
 	}
-	first := max(a.last+1, t-wheelSize+1) // once per list is enough
+	first := max(a.lastTick+1, t-wheelSize+1) // once per list is enough
 	for _, b := range a.workers {
 		for tick := first; tick <= t; tick++ {
-			a.turn(b, tick, t)
+			a.expireTick(b, tick, t)
 		}
-		a.counts.Expired += uint64(-a.count(b))
-		b.shrink()
+		a.counts.Expired += uint64(-a.updateCounts(b))
+		b.shrinkMemory()
 	}
-	a.last = t
-	a.forgetEmpty()
+	a.lastTick = t
+	a.dropEmptyWorkers()
 }
 
 // expireTick removes the expired runs from the list of a tick, and relinks the others; now is the current
 // tick.
-func (a *Approx) turn(b *beliefs, tick, now int64) {
-	for at := b.take(tick); at != none; {
-		r := &b.stretches[at]
+func (a *Approx) expireTick(b *workerEntries, tick, now int64) {
+	for at := b.takeList(tick); at != noRun; {
+		r := &b.runs[at]
 		next := r.next
 		if r.due <= now {
-			a.remove(b.worker, r.seqs)
-			b.release(at)
+			a.removeBlocks(b.worker, r.seqs)
+			b.releaseRun(at)
 		} else {
-			b.link(at)
+			b.linkRun(at)
 		}
 		at = next
 	}
 }
 
 // removeBlocks removes blocks from the index which w is no longer predicted to hold.
-func (a *Approx) remove(w kv.Worker, seqs []kv.SeqHash) {
+func (a *Approx) removeBlocks(w kv.Worker, seqs []kv.SeqHash) {
 	if len(seqs) > 0 {
-		a.index.Apply(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
+		a.index.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
 	}
 }
 
 // expiringRun is a run which expires with a tick and is in no list. Its first left blocks stay.
-type expiring struct {
-	of   *beliefs
-	at   uint32
-	left int
+type expiringRun struct {
+	worker *workerEntries
+	run    uint32
+	left   int
 }
 
 // deepBlock is a predicted block of such a run, for sorting by depth.
-type deep struct {
+type deepBlock struct {
 	seq      kv.SeqHash
 	worker   kv.Worker
 	position uint32
-	stretch  int // index in Approx.soonest
+	run      int // index in Approx.soonest
 }
 
 // pruneTo evicts blocks, soonest to expire first, until target blocks are left.
-func (a *Approx) prune(target int) {
-	for t := a.last + 1; a.live > target && t <= a.last+wheelSize; t++ {
-		a.gather(t)
-		a.forget(min(a.live-target, len(a.deepest)))
+func (a *Approx) pruneTo(target int) {
+	for t := a.lastTick + 1; a.indexed > target && t <= a.lastTick+wheelSize; t++ {
+		a.gatherExpiring(t)
+		a.evictDeepest(min(a.indexed-target, len(a.deepest)))
 	}
 	for _, b := range a.workers {
-		b.shrink()
+		b.shrinkMemory()
 	}
-	a.forgetEmpty()
+	a.dropEmptyWorkers()
 	clear(a.soonest)
 	a.soonest = a.soonest[:0]
 }
 
 // gatherExpiring takes the runs which expire with a tick out of their lists, and collects their predicted
 // blocks, the deepest first.
-func (a *Approx) gather(tick int64) {
+func (a *Approx) gatherExpiring(tick int64) {
 	a.soonest, a.deepest = a.soonest[:0], a.deepest[:0]
 	for _, b := range a.workers {
-		for at := b.take(tick); at != none; {
-			r := &b.stretches[at]
+		for at := b.takeList(tick); at != noRun; {
+			r := &b.runs[at]
 			next := r.next
 			if r.due != tick {
-				b.link(at)
+				b.linkRun(at)
 				at = next
 				continue
 			}
 			for i, seq := range r.seqs {
-				if a.believes(b.worker, seq) {
-					a.deepest = append(a.deepest, deep{seq, b.worker, r.start + uint32(i), len(a.soonest)})
+				if a.isPredicted(b.worker, seq) {
+					a.deepest = append(a.deepest, deepBlock{seq, b.worker, r.start + uint32(i), len(a.soonest)})
 				}
 			}
-			a.soonest = append(a.soonest, expiring{of: b, at: at})
+			a.soonest = append(a.soonest, expiringRun{worker: b, run: at})
 			at = next
 		}
 	}
-	slices.SortFunc(a.deepest, func(p, q deep) int {
+	slices.SortFunc(a.deepest, func(p, q deepBlock) int {
 		return cmp.Or(cmp.Compare(q.position, p.position), p.worker.Compare(q.worker), cmp.Compare(p.seq, q.seq))
 	})
 }
 
 // isPredicted reports whether a block is in the index.
-func (a *Approx) believes(w kv.Worker, seq kv.SeqHash) bool {
+func (a *Approx) isPredicted(w kv.Worker, seq kv.SeqHash) bool {
 	n, known := a.index.numbers[w]
 	if !known {
 		return false
 	}
-	at, known := a.index.locate(seq)
-	return known && a.index.holds(n, at)
+	at, known := a.index.locateBlock(seq)
+	return known && a.index.holdsBlock(n, at)
 }
 
 // evictDeepest evicts the n deepest gathered blocks, and puts what is left of the runs back into their lists.
 // All deeper blocks are evicted too, predicted or not, so that no run is left without the blocks before it.
-func (a *Approx) forget(n int) {
-	a.leave(n)
+func (a *Approx) evictDeepest(n int) {
+	a.setRemaining(n)
 	for _, e := range a.soonest {
-		r := &e.of.stretches[e.at]
+		r := &e.worker.runs[e.run]
 		if e.left < len(r.seqs) {
-			a.remove(e.of.worker, r.seqs[e.left:])
+			a.removeBlocks(e.worker.worker, r.seqs[e.left:])
 		}
 		if e.left == 0 {
-			e.of.release(e.at)
+			e.worker.releaseRun(e.run)
 		} else {
-			e.of.cut(e.at, e.left)
-			e.of.link(e.at)
+			e.worker.cutRun(e.run, e.left)
+			e.worker.linkRun(e.run)
 		}
 	}
 	for _, b := range a.workers {
-		a.counts.Pruned += uint64(-a.count(b))
+		a.counts.Pruned += uint64(-a.updateCounts(b))
 	}
 }
 
 // setRemaining sets how many blocks of each gathered run stay without the n deepest blocks.
-func (a *Approx) leave(n int) {
+func (a *Approx) setRemaining(n int) {
 	if n == len(a.deepest) {
 		return // no block stays
 	}
 	depth := int(a.deepest[n-1].position)
 	for i := range a.soonest {
 		e := &a.soonest[i]
-		r := &e.of.stretches[e.at]
+		r := &e.worker.runs[e.run]
 		e.left = min(len(r.seqs), max(0, depth+1-int(r.start)))
 	}
 	for _, d := range a.deepest[:n] {
 		if int(d.position) == depth {
-			a.soonest[d.stretch].left--
+			a.soonest[d.run].left--
 		}
 	}
 }
 
 // sweepRuns removes the blocks which are not predicted from the runs when there are many of them.
-func (a *Approx) sweep() {
-	if a.kept-a.live <= max(a.cfg.MaxBlocks/4, ticksPerTTL) {
+func (a *Approx) sweepRuns() {
+	if a.runBlocks-a.indexed <= max(a.cfg.MaxBlocks/4, ticksPerTTL) {
 		return
 	}
 	for _, b := range a.workers {
-		b.sweep(func(seq kv.SeqHash) bool { return a.believes(b.worker, seq) })
-		a.count(b)
+		b.sweepBlocks(func(seq kv.SeqHash) bool { return a.isPredicted(b.worker, seq) })
+		a.updateCounts(b)
 	}
-	a.forgetEmpty()
+	a.dropEmptyWorkers()
 }
 
 // dropEmptyWorkers removes workers without runs.
-func (a *Approx) forgetEmpty() {
-	a.workers = slices.DeleteFunc(a.workers, func(b *beliefs) bool {
+func (a *Approx) dropEmptyWorkers() {
+	a.workers = slices.DeleteFunc(a.workers, func(b *workerEntries) bool {
 		if b.used == 0 {
-			a.index.Drop(b.worker)
+			a.index.DropWorker(b.worker)
 		}
 		return b.used == 0
 	})
@@ -393,9 +393,9 @@ func (a *Approx) forgetEmpty() {
 func (a *Approx) Stats() ApproxStats {
 	st := ApproxStats{Stats: a.index.Stats(), Totals: a.counts}
 	for _, b := range a.workers {
-		st.Beliefs += b.bytes()
+		st.EntryBytes += b.memoryBytes()
 	}
-	st.Bytes += st.Beliefs
+	st.Bytes += st.EntryBytes
 	return st
 }
 
@@ -403,16 +403,16 @@ func (a *Approx) Stats() ApproxStats {
 func (a *Approx) tickAt(now kv.Mono) int64 { return int64(now) / int64(a.tick) }
 func (a *Approx) dueAt(now kv.Mono) int64  { return a.tickAt(now.Add(a.cfg.TTL)) + 1 }
 
-func (a *Approx) worker(w kv.Worker) *beliefs {
-	at, known := a.find(w)
+func (a *Approx) entriesOf(w kv.Worker) *workerEntries {
+	at, known := a.findWorker(w)
 	if !known {
-		a.workers = slices.Insert(a.workers, at, newBeliefs(w, factorOf(a.cfg.Index.Seed)))
+		a.workers = slices.Insert(a.workers, at, newWorkerEntries(w, factorOf(a.cfg.Index.Seed)))
 	}
 	return a.workers[at]
 }
 
-func (a *Approx) find(w kv.Worker) (at int, known bool) {
-	return slices.BinarySearchFunc(a.workers, w, func(b *beliefs, w kv.Worker) int { return b.worker.Compare(w) })
+func (a *Approx) findWorker(w kv.Worker) (at int, known bool) {
+	return slices.BinarySearchFunc(a.workers, w, func(b *workerEntries, w kv.Worker) int { return b.worker.Compare(w) })
 }
 
 // Check reports the first violated invariant: every worker's entries are consistent and counted, and the
@@ -423,14 +423,14 @@ func (a *Approx) Check() error {
 		if i > 0 && a.workers[i-1].worker.Compare(b.worker) >= 0 {
 			return fmt.Errorf("prefix: check: worker %v is out of order", b.worker)
 		}
-		if err := b.check(a.last, a.index.AppendBlocks(nil, b.worker)); err != nil {
+		if err := b.checkRuns(a.lastTick, a.index.AppendBlocks(nil, b.worker)); err != nil {
 			return err
 		}
-		live += b.live
-		kept += b.kept
+		live += b.indexed
+		kept += b.runBlocks
 	}
-	if live != a.live || kept != a.kept || live > a.cfg.MaxBlocks {
-		return fmt.Errorf("prefix: check: %d blocks are believed and %d are in stretches, %d and %d are counted, %d allowed", live, kept, a.live, a.kept, a.cfg.MaxBlocks)
+	if live != a.indexed || kept != a.runBlocks || live > a.cfg.MaxBlocks {
+		return fmt.Errorf("prefix: check: %d blocks are believed and %d are in stretches, %d and %d are counted, %d allowed", live, kept, a.indexed, a.runBlocks, a.cfg.MaxBlocks)
 	}
 	if n := len(a.index.AppendWorkers(nil)); n > len(a.workers) {
 		return fmt.Errorf("prefix: check: %d workers in the index, %d believed to hold anything", n, len(a.workers))

@@ -14,13 +14,13 @@ func AppendLarger(dst, known, predicted []kv.Overlap) []kv.Overlap {
 		case 1:
 			dst, predicted = append(dst, *p), predicted[1:]
 		default:
-			dst, known, predicted = append(dst, larger(*k, *p)), known[1:], predicted[1:]
+			dst, known, predicted = append(dst, largerOverlap(*k, *p)), known[1:], predicted[1:]
 		}
 	}
 	return append(append(dst, known...), predicted...)
 }
 
-func larger(k, p kv.Overlap) kv.Overlap {
+func largerOverlap(k, p kv.Overlap) kv.Overlap {
 	reachedK, reachedP, reached := 0, 0, 0
 	out := k
 	for t := range kv.Tiers {

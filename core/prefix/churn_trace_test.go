@@ -57,7 +57,7 @@ func (c *churner) join(w *churned) {
 }
 
 func (c *churner) apply(w *churned, ev kv.Event) {
-	c.index.Apply(w.worker, ev)
+	c.index.ApplyEvent(w.worker, ev)
 	c.events++
 }
 
@@ -90,7 +90,7 @@ func (c *churner) step() {
 			b = c.common[w.behind][w.length]
 		}
 		c.blocks = append(c.blocks, b)
-		w.tip = kv.Extend(w.tip, uint32(w.length), b)
+		w.tip = kv.ExtendSeq(w.tip, uint32(w.length), b)
 		w.ring[w.at] = w.tip
 		w.at, w.used, w.length = (w.at+1)%churnRoom, w.used+1, w.length+1
 	}
@@ -113,7 +113,7 @@ func (c *churner) run(events int) {
 		w := &c.workers[c.rng.Below(churnWorkers)]
 		switch c.rng.Below(8) {
 		case 0:
-			c.index.Drop(w.worker)
+			c.index.DropWorker(w.worker)
 			c.join(w)
 		case 1:
 			c.apply(w, kv.Event{Kind: kv.Cleared})
@@ -164,7 +164,7 @@ func TestChurnReturnsMemory(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range c.workers {
-		index.Drop(c.workers[i].worker)
+		index.DropWorker(c.workers[i].worker)
 	}
 	if left := heapInUse() - bare; left > before/20 {
 		t.Errorf("%d bytes are left of %d when nobody holds anything: %+v", left, before, index.Stats())

@@ -17,7 +17,7 @@ func coldPrompt(n uint64, chain []kv.SeqHash, blocks []kv.BlockHash) {
 	var seq kv.SeqHash
 	for i := range blocks {
 		blocks[i] = kv.BlockHash(splitmix.Mix(n*floodBlocks + uint64(i)))
-		seq = kv.Extend(seq, uint32(i), blocks[i])
+		seq = kv.ExtendSeq(seq, uint32(i), blocks[i])
 		chain[i] = seq
 	}
 }
@@ -31,7 +31,7 @@ func BenchmarkApproxCold(b *testing.B) {
 	insert := func() {
 		n++
 		coldPrompt(n, chain, blocks)
-		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
+		a.RecordSent(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
 	}
 	for range 16000 {
 		insert()
@@ -52,9 +52,9 @@ func BenchmarkApproxRefuted(b *testing.B) {
 		n++
 		coldPrompt(n-64, chain, blocks)
 		slices.Reverse(chain)
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain})
+		a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain})
 		coldPrompt(n, chain, blocks)
-		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
+		a.RecordSent(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
 	}
 	for range 16000 {
 		insert()
@@ -77,11 +77,11 @@ func BenchmarkApplyCold(b *testing.B) {
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
 	store := func(n uint64) {
 		coldPrompt(n, chain, blocks)
-		x.Apply(one, kv.Event{Kind: kv.Stored, Blocks: blocks})
+		x.ApplyEvent(one, kv.Event{Kind: kv.Stored, Blocks: blocks})
 	}
 	remove := func(n uint64) {
 		coldPrompt(n, chain, blocks)
-		x.Apply(one, kv.Event{Kind: kv.Removed, Seqs: chain})
+		x.ApplyEvent(one, kv.Event{Kind: kv.Removed, Seqs: chain})
 	}
 	n := uint64(0)
 	for ; n < kept; n++ {

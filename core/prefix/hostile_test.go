@@ -12,8 +12,8 @@ import (
 func TestAccessListsLeaveNothingBehind(t *testing.T) {
 	x := mustNew(t, Config{})
 	held, hidden := kv.Worker{ID: 1}, kv.Worker{ID: 2}
-	x.Apply(held, stored("", "a", kv.TierDevice))
-	x.Hide(hidden)
+	x.ApplyEvent(held, stored("", "a", kv.TierDevice))
+	x.HideWorker(hidden)
 	next := kv.WorkerID(10)
 	for range 100 {
 		list := []kv.Worker{held, hidden}
@@ -56,9 +56,9 @@ func TestListsOfMillions(t *testing.T) {
 		t.Errorf("%d workers are known, want %d", n, maxIdle)
 	}
 	last, other := list[len(list)-1], kv.Worker{ID: kv.MaxWorkerID}
-	x.Apply(other, stored("", "a/b", kv.TierDevice))
-	x.Place(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")})
-	x.Apply(last, kv.Event{Kind: kv.Cleared})
+	x.ApplyEvent(other, stored("", "a/b", kv.TierDevice))
+	x.AddToPool(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")})
+	x.ApplyEvent(last, kv.Event{Kind: kv.Cleared})
 	if err := x.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +171,8 @@ func TestHashesMadeToMeet(t *testing.T) {
 		for i := range uint64(many) {
 			h := hash(i + 1) // for a first block both hashes are equal
 			blocks := []kv.BlockHash{kv.BlockHash(h)}
-			x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
-			a.Insert(0, w, []kv.SeqHash{kv.SeqHash(h)})
+			x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			a.RecordSent(0, w, []kv.SeqHash{kv.SeqHash(h)})
 		}
 		if n := x.Stats().Blocks; n != many {
 			t.Errorf("%s: %d blocks, want %d", name, n, many)

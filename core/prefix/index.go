@@ -81,23 +81,23 @@ type Index struct {
 	cfg Config
 
 	// Read by lookups.
-	view  atomic.Pointer[view]
-	heads heads
+	view  atomic.Pointer[lookupView]
+	heads headIndex
 
 	// Used only by the writer.
-	pages   pages
-	where   where
-	numbers map[kv.Worker]uint32 // index in workers
-	workers []worker
-	vacant  []uint32 // indexes in workers which are free
-	pools   []pool
-	places  map[kv.PoolID]uint32 // index in pools
-	free    []uint32             // indexes in pools which are free
-	size    size
-	counts  Counts
-	stale   []*span      // spans to check at the end of the change
-	edit    edit         // scratch: the page being changed
-	seqs    []kv.SeqHash // scratch: the prefixes of a Stored event
+	pages       pageTable
+	blocks      blockTable
+	numbers     map[kv.Worker]uint32 // index in workers
+	workers     []workerState
+	freeNumbers []uint32 // indexes in workers which are free
+	pools       []blockPool
+	poolNumbers map[kv.PoolID]uint32 // index in pools
+	freePools   []uint32             // indexes in pools which are free
+	sizes       sizeCounts
+	counts      Counts
+	staleSpans  []*pageSpan  // spans to check at the end of the change
+	edit        pageEdit     // scratch: the page being changed
+	scratchSeqs []kv.SeqHash // scratch: the prefixes of a Stored event
 }
 
 // New returns an empty index.
@@ -106,8 +106,8 @@ func New(cfg Config) (*Index, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, places: map[kv.PoolID]uint32{}}
-	x.heads.factor, x.where.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
-	x.view.Store(&view{levels: 1})
+	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, poolNumbers: map[kv.PoolID]uint32{}}
+	x.heads.factor, x.blocks.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
+	x.view.Store(&lookupView{levels: 1})
 	return x, nil
 }

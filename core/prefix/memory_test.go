@@ -38,10 +38,10 @@ func TestBytesAreTheHeap(t *testing.T) {
 					ev.Labels = append(ev.Labels, label)
 				}
 				for w := range 2 {
-					x.Apply(kv.Worker{ID: kv.WorkerID(w)}, ev)
+					x.ApplyEvent(kv.Worker{ID: kv.WorkerID(w)}, ev)
 					ev.Blocks, ev.Labels = ev.Blocks[:10], ev.Labels[:10]
 				}
-				x.Place(kv.PoolID(i%3), chainOf(ev.Blocks))
+				x.AddToPool(kv.PoolID(i%3), chainOf(ev.Blocks))
 			}
 			return x
 		}},
@@ -53,7 +53,7 @@ func TestBytesAreTheHeap(t *testing.T) {
 					if i > 0 {
 						ev.Parent = chainOf(chain[:i])[i-1]
 					}
-					x.Apply(kv.Worker{ID: 1}, ev)
+					x.ApplyEvent(kv.Worker{ID: 1}, ev)
 				}
 			}
 			return x
@@ -62,7 +62,7 @@ func TestBytesAreTheHeap(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := heap()
 			x := c.fill()
-			x.seqs, x.edit = nil, edit{} // scratch is not part of an entry
+			x.scratchSeqs, x.edit = nil, pageEdit{} // scratch is not part of an entry
 			grown := float64(heap()) - float64(before)
 			// The runtime allocates some memory of its own at the same time.
 			if got := float64(x.Stats().Bytes); math.Abs(got-grown) > 0.07*grown+32<<10 {
@@ -120,17 +120,17 @@ func (c *churn) step() {
 	}
 	if c.epoch%1000 == 999 { // all are removed
 		for w := range c.live {
-			c.x.Drop(c.worker(w))
+			c.x.DropWorker(c.worker(w))
 			c.live[w] = nil
 		}
 	}
 	c.epoch++
 	for w := range c.live {
 		blocks := append(append([]kv.BlockHash(nil), c.shared[c.rng.IntN(len(c.shared))]...), c.random(20+c.rng.IntN(60))...)
-		c.x.Apply(c.worker(w), kv.Event{Kind: kv.Stored, Blocks: blocks})
+		c.x.ApplyEvent(c.worker(w), kv.Event{Kind: kv.Stored, Blocks: blocks})
 		c.live[w] = append(c.live[w], conversation{chainOf(blocks)})
 		if len(c.live[w]) > churnConversations {
-			c.x.Apply(c.worker(w), kv.Event{Kind: kv.Removed, Seqs: c.live[w][0].seqs})
+			c.x.ApplyEvent(c.worker(w), kv.Event{Kind: kv.Removed, Seqs: c.live[w][0].seqs})
 			c.live[w] = c.live[w][1:]
 		}
 	}
@@ -165,7 +165,7 @@ func TestMemoryIsReclaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for w := range c.live {
-		c.x.Drop(c.worker(w))
+		c.x.DropWorker(c.worker(w))
 	}
 	got := c.x.Stats()
 	if got.Counts = (Counts{}); got != (Stats{}) {

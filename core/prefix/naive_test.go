@@ -62,7 +62,7 @@ func (n *naive) apply(w kv.Worker, ev kv.Event) {
 	case kv.Stored:
 		seq := ev.Parent
 		for i, b := range ev.Blocks {
-			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 			x.on[seq] |= 1 << ev.Tier
 			if len(ev.Labels) == len(ev.Blocks) {
 				delete(x.labels, seq)
@@ -146,7 +146,7 @@ func (n *naive) match(chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 			if n.attachable(w, seq) {
 				o.Attachable++
 			}
-			if l, ok := x.labels[seq]; ok && moe != nil && moe.Matches(l) {
+			if l, ok := x.labels[seq]; ok && moe != nil && moe.MatchesLabel(l) {
 				o.Labelled++
 			}
 		}

@@ -40,7 +40,7 @@ func chainOf(blocks []kv.BlockHash) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
 	for i, b := range blocks {
-		seq = kv.Extend(seq, uint32(i), b)
+		seq = kv.ExtendSeq(seq, uint32(i), b)
 		out = append(out, seq)
 	}
 	return out
@@ -127,7 +127,7 @@ func (w *twins) removal(t *rapid.T) []kv.SeqHash {
 }
 
 func (w *twins) apply(worker kv.Worker, ev kv.Event) {
-	w.x.Apply(worker, ev)
+	w.x.ApplyEvent(worker, ev)
 	w.n.apply(worker, ev)
 }
 
@@ -144,7 +144,7 @@ func (w *twins) clear(t *rapid.T) {
 
 func (w *twins) drop(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	if got, want := w.x.Drop(worker), w.n.workers[worker] != nil; got != want {
+	if got, want := w.x.DropWorker(worker), w.n.workers[worker] != nil; got != want {
 		t.Fatalf("drop %v: %t, want %t", worker, got, want)
 	}
 	delete(w.n.workers, worker)
@@ -152,13 +152,13 @@ func (w *twins) drop(t *rapid.T) {
 
 func (w *twins) hide(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	w.x.Hide(worker)
+	w.x.HideWorker(worker)
 	w.n.worker(worker).hidden = true
 }
 
 func (w *twins) show(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	w.x.Show(worker)
+	w.x.ShowWorker(worker)
 	if x := w.n.workers[worker]; x != nil {
 		x.hidden = false
 	}
@@ -166,14 +166,14 @@ func (w *twins) show(t *rapid.T) {
 
 func (w *twins) place(t *rapid.T) {
 	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
-	if got, want := w.x.Place(p, seqs), w.n.place(p, seqs); got != want {
+	if got, want := w.x.AddToPool(p, seqs), w.n.place(p, seqs); got != want {
 		t.Fatalf("placed %d blocks, want %d", got, want)
 	}
 }
 
 func (w *twins) displace(t *rapid.T) {
 	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
-	w.x.Displace(p, seqs)
+	w.x.RemoveFromPool(p, seqs)
 	if w.n.pools[p] != nil {
 		for _, seq := range seqs {
 			delete(w.n.pools[p].blocks, seq)
@@ -242,7 +242,7 @@ func (w *twins) matches(t *rapid.T, x *Index, prompt []kv.SeqHash, moe *kv.MoEQu
 	for tier := range kv.Tier(kv.Tiers) {
 		depths := map[kv.Worker]int{}
 		deeper := len(prompt) + 1
-		for _, run := range w.m.Runs(tier) {
+		for _, run := range w.m.DepthRuns(tier) {
 			if run.Depth >= deeper || run.Depth <= 0 || run.Workers.Len() == 0 {
 				t.Fatalf("a run of %d workers and depth %d after one of depth %d", run.Workers.Len(), run.Depth, deeper)
 			}

@@ -19,50 +19,50 @@ const window = 64
 //
 // The first and the last block have holders. Blocks without holders between them stay until they are at an
 // end, so that the blocks around them remain one page.
-type version struct {
-	head, last kv.SeqHash // hashes of the first and the last block
-	start, n   uint8
+type pageVersion struct {
+	head, last   kv.SeqHash // hashes of the first and the last block
+	start, count uint8
 	// span is the number of pages, including this one, whose hashes lasts has: 0, or at least minSpan.
-	span  uint8
-	lasts *lasts
-	first group
+	span       uint8
+	lasts      *lastHashes
+	firstGroup holderGroup
 	// hashes are the hashes of the blocks; elements after the first n are leftovers. Versions share its
 	// array, which has spare room: the writer fills it after the end of all of them.
 	hashes []kv.SeqHash
-	more   *more // nil if there is one group and no pool
+	more   *extraHolders // nil if there is one group and no pool
 	// heldMask are the blocks which a worker holds or which are in a pool. With it a version takes 128 bytes,
 	// which begin with a cache line of everything that most lookups need.
-	held uint64
+	heldMask uint64
 }
 
 // extraHolders is what few pages have.
-type more struct {
-	groups []group // in addition to the first
-	pools  []pooled
+type extraHolders struct {
+	groups []holderGroup // in addition to the first
+	pools  []pooledBlocks
 }
 
 // holderGroup is a set of workers which hold the same blocks of a page, on the same tiers, with the same
 // labels. A worker is in at most one group of a page.
-type group struct {
-	set    set
-	device uint64 // blocks on the device
-	ext    *ext   // nil if they have blocks on the device only
+type holderGroup struct {
+	set    numberSet
+	device uint64    // blocks on the device
+	ext    *groupExt // nil if they have blocks on the device only
 }
 
 // groupExt is what a group has in addition to blocks on the device.
-type ext struct {
+type groupExt struct {
 	slow   [kv.Tiers - 1]uint64 // the blocks on the other tiers
-	labels []label              // ordered, each label once, masks disjoint
+	labels []blockLabels        // ordered, each label once, masks disjoint
 }
 
 // pooledBlocks are the blocks of a page which are in a pool.
-type pooled struct {
+type pooledBlocks struct {
 	mask uint64
 	pool uint32 // index in Index.pools
 }
 
 // upToTier returns the blocks which tiers up to t have.
-func (g *group) upTo(t int) uint64 {
+func (g *holderGroup) upToTier(t int) uint64 {
 	mask := g.device
 	if g.ext != nil {
 		for _, slow := range g.ext.slow[:t] {
@@ -73,10 +73,10 @@ func (g *group) upTo(t int) uint64 {
 }
 
 // onAnyTier returns the blocks on any tier.
-func (g *group) any() uint64 { return g.upTo(kv.Tiers - 1) }
+func (g *holderGroup) onAnyTier() uint64 { return g.upToTier(kv.Tiers - 1) }
 
 // onTier returns the blocks on tier t.
-func (g *group) on(t kv.Tier) uint64 {
+func (g *holderGroup) onTier(t kv.Tier) uint64 {
 	switch {
 	case t == kv.TierDevice:
 		return g.device
@@ -87,7 +87,7 @@ func (g *group) on(t kv.Tier) uint64 {
 }
 
 // holdsSame reports whether g and o hold the same blocks.
-func (g *group) same(o *group) bool {
+func (g *holderGroup) holdsSame(o *holderGroup) bool {
 	if g.device != o.device {
 		return false
 	}
@@ -98,9 +98,9 @@ func (g *group) same(o *group) bool {
 }
 
 // eachGroup calls visit with each group of v.
-func (v *version) groups(visit func(*group)) {
-	if v.first.set.one != 0 {
-		visit(&v.first)
+func (v *pageVersion) eachGroup(visit func(*holderGroup)) {
+	if v.firstGroup.set.one != 0 {
+		visit(&v.firstGroup)
 	}
 	if v.more != nil {
 		for i := range v.more.groups {
@@ -110,7 +110,7 @@ func (v *version) groups(visit func(*group)) {
 }
 
 // pools returns the blocks of v which are in pools.
-func (v *version) pooled() []pooled {
+func (v *pageVersion) pools() []pooledBlocks {
 	if v.more == nil {
 		return nil
 	}
@@ -118,18 +118,18 @@ func (v *version) pooled() []pooled {
 }
 
 // holdingsOf returns what worker n holds: a group without a set, empty if it holds nothing.
-func (v *version) of(n uint32) group {
-	var found group
-	v.groups(func(g *group) {
-		if g.set.has(n) {
-			found = group{device: g.device, ext: g.ext}
+func (v *pageVersion) holdingsOf(n uint32) holderGroup {
+	var found holderGroup
+	v.eachGroup(func(g *holderGroup) {
+		if g.set.contains(n) {
+			found = holderGroup{device: g.device, ext: g.ext}
 		}
 	})
 	return found
 }
 
 // hashAt returns the hash of the block at an offset.
-func (v *version) at(offset int) kv.SeqHash { return v.hashes[offset-int(v.start)] }
+func (v *pageVersion) hashAt(offset int) kv.SeqHash { return v.hashes[offset-int(v.start)] }
 
 // maskOf returns the mask of n blocks from an offset on.
 func maskOf(offset, n int) uint64 {
@@ -137,4 +137,4 @@ func maskOf(offset, n int) uint64 {
 }
 
 // leadingBlocks returns how many blocks from an offset on are in mask.
-func leading(mask uint64, offset int) int { return bits.TrailingZeros64(^(mask >> offset)) }
+func leadingBlocks(mask uint64, offset int) int { return bits.TrailingZeros64(^(mask >> offset)) }

@@ -26,11 +26,11 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	for w := range workers {
 		for range conversations {
 			blocks := append(append([]kv.BlockHash(nil), system...), random(depth)...)
-			x.Apply(kv.Worker{ID: kv.WorkerID(w + 1)}, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			x.ApplyEvent(kv.Worker{ID: kv.WorkerID(w + 1)}, kv.Event{Kind: kv.Stored, Blocks: blocks})
 			var c []kv.SeqHash
 			var seq kv.SeqHash
 			for i, b := range blocks {
-				seq = kv.Extend(seq, uint32(i), b)
+				seq = kv.ExtendSeq(seq, uint32(i), b)
 				c = append(c, seq)
 			}
 			chains = append(chains, c)
@@ -66,8 +66,8 @@ func TestTokensFindTheirOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: h.Blocks(nil, tokens, p.media)})
-		chains = append(chains, h.Chain(nil, tokens, p.media))
+		x.ApplyEvent(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: h.AppendBlockHashes(nil, tokens, p.media)})
+		chains = append(chains, h.AppendSeqHashes(nil, tokens, p.media))
 	}
 	for i, c := range chains {
 		for _, o := range matched(x, c, nil) {
@@ -98,16 +98,16 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}{
 		{"device", func(*Index, []kv.BlockHash) {}, nil},
 		{"tiers", func(x *Index, blocks []kv.BlockHash) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Blocks: blocks})
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Blocks: blocks})
 		}, nil},
 		{"pools", func(x *Index, blocks []kv.BlockHash) {
 			x.SetAccess(1, []kv.Worker{{ID: 5}, {ID: 60}})
 			x.SetAccess(2, []kv.Worker{{ID: 60}, {ID: 64}})
-			x.Place(1, chainOf(blocks))
-			x.Place(2, chainOf(blocks)[10:])
+			x.AddToPool(1, chainOf(blocks))
+			x.AddToPool(2, chainOf(blocks)[10:])
 		}, nil},
 		{"labels", func(x *Index, blocks []kv.BlockHash) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})
 		}, &kv.MoEQuery{Layer: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 				x.Match(&m, chains[i%len(chains)], c.moe)
 				dst = m.AppendOverlaps(dst[:0])
 				for tier := range kv.Tier(kv.Tiers) {
-					for _, run := range m.Runs(tier) {
+					for _, run := range m.DepthRuns(tier) {
 						for range run.Workers.All() {
 						}
 					}
@@ -140,8 +140,8 @@ func TestMatchAllocatesNothing(t *testing.T) {
 
 func TestMatchAppends(t *testing.T) {
 	x := mustNew(t, Config{})
-	x.Apply(kv.Worker{ID: 3}, stored("", "a/b", kv.TierDevice))
-	x.Apply(kv.Worker{ID: 1}, stored("", "a", kv.TierDevice))
+	x.ApplyEvent(kv.Worker{ID: 3}, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(kv.Worker{ID: 1}, stored("", "a", kv.TierDevice))
 	first := kv.Overlap{Worker: kv.Worker{ID: 7}}
 	var m Match
 	x.Match(&m, chain("a/b"), nil)
@@ -157,8 +157,8 @@ func TestMatchAppends(t *testing.T) {
 
 func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 	x := mustNew(t, Config{})
-	x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: 9, Blocks: blocks("a")})
-	x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Tier: kv.Tiers, Blocks: blocks("a")})
+	x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: 9, Blocks: blocks("a")})
+	x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Tier: kv.Tiers, Blocks: blocks("a")})
 	if s := x.Stats(); s != (Stats{}) {
 		t.Errorf("got %+v, want nothing", s)
 	}
@@ -169,7 +169,7 @@ func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 func TestAnyHash(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 3 {
-		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
+		x.ApplyEvent(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
 	}
 	for i := range 3 {
 		got := matched(x, []kv.SeqHash{kv.SeqHash(i)}, nil)
@@ -177,7 +177,7 @@ func TestAnyHash(t *testing.T) {
 			t.Errorf("block %d: %v", i, got)
 		}
 	}
-	x.Drop(kv.Worker{ID: 1})
+	x.DropWorker(kv.Worker{ID: 1})
 	if got := matched(x, []kv.SeqHash{0}, nil); len(got) != 0 {
 		t.Errorf("block 0 after its worker left: %v", got)
 	}
@@ -197,8 +197,8 @@ func TestNumbersAreReused(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 1000 {
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		x.Apply(w, stored("", "a/b", kv.TierDevice))
-		x.Drop(w)
+		x.ApplyEvent(w, stored("", "a/b", kv.TierDevice))
+		x.DropWorker(w)
 	}
 	if len(x.workers) > 1 {
 		t.Errorf("%d numbers were given out, want 1", len(x.workers))
@@ -229,11 +229,11 @@ func BenchmarkApply(b *testing.B) {
 		var seq kv.SeqHash
 		for j := range blocks {
 			blocks[j] = kv.BlockHash(rng.Uint64())
-			seq = kv.Extend(seq, uint32(j), blocks[j])
+			seq = kv.ExtendSeq(seq, uint32(j), blocks[j])
 			seqs[j] = seq
 		}
-		x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
-		x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/128, "ns/block")
 }

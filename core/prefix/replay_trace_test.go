@@ -49,7 +49,7 @@ func tracePrompts(seed uint64, n int) []prompt {
 		}
 		var seq kv.SeqHash
 		for i, b := range p.blocks {
-			seq = kv.Extend(seq, uint32(i), b)
+			seq = kv.ExtendSeq(seq, uint32(i), b)
 			p.chain = append(p.chain, seq)
 		}
 		out = append(out, p)
@@ -151,14 +151,14 @@ func (r *replayer) store(w kv.Worker, p *prompt, from, to int, t kv.Tier) {
 	if from > 0 {
 		ev.Parent = p.chain[from-1]
 	}
-	r.index.Apply(w, ev)
+	r.index.ApplyEvent(w, ev)
 	for _, seq := range p.chain[from:to] {
 		r.held(w)[seq] |= 1 << t
 	}
 }
 
 func (r *replayer) remove(w kv.Worker, t kv.Tier, seqs []kv.SeqHash) {
-	r.index.Apply(w, kv.Event{Kind: kv.Removed, Tier: t, Seqs: seqs})
+	r.index.ApplyEvent(w, kv.Event{Kind: kv.Removed, Tier: t, Seqs: seqs})
 	for _, seq := range seqs {
 		if r.held(w)[seq] &^= 1 << t; r.held(w)[seq] == 0 {
 			delete(r.held(w), seq)
@@ -194,7 +194,7 @@ func (r *replayer) runs(what string, t kv.Tier, want []kv.Overlap) {
 		}
 	}
 	before := 1 << 30
-	for _, run := range r.match.Runs(t) {
+	for _, run := range r.match.DepthRuns(t) {
 		if run.Depth >= before || run.Depth < 1 || run.Workers.Len() == 0 {
 			r.t.Fatalf("%s: tier %v: a run of depth %d with %d workers after one of depth %d", what, t, run.Depth, run.Workers.Len(), before)
 		}
@@ -240,7 +240,7 @@ func (r *replayer) dump(what string) {
 		if got := r.index.AppendBlocks(nil, w); !slices.Equal(got, want) {
 			r.t.Fatalf("%s: worker %v: %d facts, want %d, or others", what, w, len(got), len(want))
 		}
-		if got := r.index.Held(w); got != len(held) {
+		if got := r.index.HeldBlocks(w); got != len(held) {
 			r.t.Fatalf("%s: worker %v holds %d blocks, want %d", what, w, got, len(held))
 		}
 	}
@@ -391,7 +391,7 @@ func TestReplayAgreesWithOracle(t *testing.T) {
 // leave removes a worker; the next request to it comes from a new one.
 func (r *replayer) leave(e *engine) {
 	_, known := r.truth[e.worker]
-	if got := r.index.Drop(e.worker); got != known {
+	if got := r.index.DropWorker(e.worker); got != known {
 		r.t.Fatalf("drop of %v: %t, want %t", e.worker, got, known)
 	}
 	delete(r.truth, e.worker)
@@ -399,7 +399,7 @@ func (r *replayer) leave(e *engine) {
 }
 
 func (r *replayer) clear(e *engine) {
-	r.index.Apply(e.worker, kv.Event{Kind: kv.Cleared})
+	r.index.ApplyEvent(e.worker, kv.Event{Kind: kv.Cleared})
 	r.truth[e.worker] = map[kv.SeqHash]uint8{}
 	*e = engine{worker: e.worker}
 }
@@ -408,7 +408,7 @@ func (r *replayer) clear(e *engine) {
 func (r *replayer) empty() {
 	r.t.Helper()
 	for _, w := range slices.SortedFunc(maps.Keys(r.truth), kv.Worker.Compare) {
-		r.index.Drop(w)
+		r.index.DropWorker(w)
 	}
 	if s := r.index.Stats(); s.Workers != 0 || s.Blocks != 0 || s.Entries != 0 {
 		r.t.Fatalf("after all have left: %+v", s)

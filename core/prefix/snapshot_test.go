@@ -23,16 +23,16 @@ func sampled(t testing.TB) *Index {
 		{Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3},
 		{Has: kv.HasExpert, Layer: 2, Expert: 7},
 	}
-	x.Apply(one, ev)
-	x.Apply(two, stored("", "a/b", kv.TierDevice))
-	x.Apply(three, stored("", "a/b", kv.TierDevice))
-	x.Apply(three, stored("a", "b/c", kv.TierHost))
-	x.Apply(three, stored("", "x", kv.TierDisk))
+	x.ApplyEvent(one, ev)
+	x.ApplyEvent(two, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(three, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(three, stored("a", "b/c", kv.TierHost))
+	x.ApplyEvent(three, stored("", "x", kv.TierDisk))
 	x.SetAccess(9, []kv.Worker{two, {ID: 4}})
-	x.Drop(kv.Worker{ID: 4}) // it keeps its access
-	x.Place(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")})
-	x.Apply(three, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: []kv.SeqHash{seqOf("x")}})
-	x.Hide(two)
+	x.DropWorker(kv.Worker{ID: 4}) // it keeps its access
+	x.AddToPool(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")})
+	x.ApplyEvent(three, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: []kv.SeqHash{seqOf("x")}})
+	x.HideWorker(two)
 	return x
 }
 
@@ -59,7 +59,7 @@ func TestSnapshotBytes(t *testing.T) {
 			s := x.Stats()
 			fmt.Fprintf(&out, "workers=%d hidden=%d blocks=%d entries=%d pools=%d pooled=%d\n", s.Workers, s.Hidden, s.Blocks, s.Entries, s.Pools, s.Pooled)
 			for _, w := range x.AppendWorkers(nil) {
-				fmt.Fprintf(&out, "%d.%d holds %d\n", w.ID, w.Rank, x.Held(w))
+				fmt.Fprintf(&out, "%d.%d holds %d\n", w.ID, w.Rank, x.HeldBlocks(w))
 			}
 			return out.String()
 		default:

@@ -73,14 +73,14 @@ func (s *spanTally) look(x *Index) {
 // ask counts how a lookup of prompt passes spans.
 func (s *spanTally) ask(x *Index, prompt []kv.SeqHash) {
 	for pos := 0; pos < len(prompt); {
-		v := x.heads.find(prompt[pos])
+		v := x.heads.findPage(prompt[pos])
 		if v == nil {
 			return
 		}
-		n := v.passes(prompt[pos:])
+		n := v.passedWindows(prompt[pos:])
 		switch {
 		case n == 0:
-			pos += v.covers(prompt[pos:])
+			pos += v.commonBlocks(prompt[pos:])
 			continue
 		case n == spanPages:
 			s.used++
@@ -172,7 +172,7 @@ func longFill(t fataler, n int) (*Index, tree, [2]kv.Worker) {
 	x, g := mustNew(t, Config{}), spanGrove()
 	workers := [2]kv.Worker{{ID: 1}, {ID: 2}}
 	for _, w := range workers {
-		x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:n]})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:n]})
 	}
 	return x, g, workers
 }
@@ -186,33 +186,33 @@ func TestWhatBreaksASpan(t *testing.T) {
 		break_, do func(x *Index, g tree)
 	}{
 		{"a worker more", func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
-		}, func(x *Index, _ tree) { x.Drop(kv.Worker{ID: 3}) }},
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+		}, func(x *Index, _ tree) { x.DropWorker(kv.Worker{ID: 3}) }},
 		{"a block less", func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][at : at+1]})
+			x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][at : at+1]})
 		}, func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+			x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
 		}},
 		{"another tier", func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
 			}
 		}, func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: g.chains[0][at : at+1]})
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: g.chains[0][at : at+1]})
 			}
 		}},
-		{"a pool", func(x *Index, g tree) { x.Place(1, g.chains[0][at:at+1]) }, func(x *Index, _ tree) { x.DropPool(1) }},
+		{"a pool", func(x *Index, g tree) { x.AddToPool(1, g.chains[0][at:at+1]) }, func(x *Index, _ tree) { x.DropPool(1) }},
 		{"a label", func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{
 					Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1],
 					Labels: []kv.MoELabel{{Has: kv.HasExpert, Layer: 1}},
 				})
 			}
 		}, func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{
 					Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1], Labels: []kv.MoELabel{{}},
 				})
 			}
@@ -225,7 +225,7 @@ func TestWhatBreaksASpan(t *testing.T) {
 				if err := x.Check(); err != nil {
 					t.Fatal(err)
 				}
-				if got := x.heads.find(g.chains[0][0]).span; got != want {
+				if got := x.heads.findPage(g.chains[0][0]).span; got != want {
 					t.Fatalf("the first page speaks of %d pages, want %d", got, want)
 				}
 			}
@@ -242,18 +242,18 @@ func TestWhatBreaksASpan(t *testing.T) {
 // event is done.
 func TestSpanIsBrokenFirst(t *testing.T) {
 	x, g, workers := longFill(t, spanBlocks)
-	at, _ := x.locate(g.chains[0][3*window+7])
+	at, _ := x.locateBlock(g.chains[0][3*window+7])
 	n := x.numbers[workers[0]]
-	e := x.open(at.page)
-	h := e.of(n)
-	h.remove(kv.TierDevice, 1<<at.offset)
-	x.put(n, h)
-	x.commit()
+	e := x.openPage(at.page)
+	h := e.holdingsOf(n)
+	h.removeBlocks(kv.TierDevice, 1<<at.offset)
+	x.setHoldings(n, h)
+	x.commitPage()
 	got := matched(x, g.chains[0][:spanBlocks], nil)
 	if len(got) != 2 || got[0].Depth() != 3*window+7 || got[1].Depth() != spanBlocks {
 		t.Errorf("got %v", got)
 	}
-	x.settle()
+	x.finishChange()
 	if err := x.Check(); err != nil {
 		t.Error(err)
 	}
@@ -264,8 +264,8 @@ func TestSpanIsBrokenFirst(t *testing.T) {
 func TestSpanIsSaidOnce(t *testing.T) {
 	x, g, _ := longFill(t, spanBlocks)
 	allocs := testing.AllocsPerRun(20, func() {
-		x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:spanBlocks]})
-		x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][:spanBlocks]})
+		x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:spanBlocks]})
+		x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][:spanBlocks]})
 	})
 	// Per event: 8 versions, one of the first page and its hashes; and the worker's pages.
 	if allocs > 2*(spanPages+2)+6 {
@@ -286,7 +286,7 @@ func newSpanStorm(t testing.TB) *spanStorm {
 	for c, blocks := range s.grove.blocks {
 		for id := range kv.WorkerID(2) {
 			n := len(blocks) - int(id)*(c+1)*70
-			s.x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
+			s.x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
 		}
 	}
 	for _, chain := range s.grove.chains {
@@ -305,15 +305,15 @@ func (s *spanStorm) write(ops int) (said int) {
 		at := 1 + rng.IntN(len(blocks)-1)
 		switch rng.IntN(5) {
 		case 0:
-			s.x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
 		case 1:
-			s.x.Apply(w, kv.Event{Kind: kv.Stored, Start: uint32(at), Parent: chain[at-1], Blocks: blocks[at:]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Start: uint32(at), Parent: chain[at-1], Blocks: blocks[at:]})
 		case 2:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: chain[at : at+1]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: chain[at : at+1]})
 		case 3:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: chain[at:]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: chain[at:]})
 		case 4:
-			s.x.Drop(w)
+			s.x.DropWorker(w)
 		}
 		tally.look(s.x)
 	}

@@ -34,7 +34,7 @@ type Stats struct {
 }
 
 // sizeCounts are the sizes which the writer counts.
-type size struct {
+type sizeCounts struct {
 	blocks, slots int // slots are blocks and ghosts
 	entries       int
 	onTier        [kv.Tiers]int // entries by tier
@@ -43,27 +43,27 @@ type size struct {
 }
 
 // addHolder counts the holdings of one more worker of a page; removeHolder those of one fewer.
-func (s *size) came(g *group) { s.entry(g, 1) }
-func (s *size) left(g *group) { s.entry(g, -1) }
+func (s *sizeCounts) addHolder(g *holderGroup)    { s.countEntries(g, 1) }
+func (s *sizeCounts) removeHolder(g *holderGroup) { s.countEntries(g, -1) }
 
-func (s *size) entry(g *group, by int) {
-	s.entries += by * bits.OnesCount64(g.any())
+func (s *sizeCounts) countEntries(g *holderGroup, by int) {
+	s.entries += by * bits.OnesCount64(g.onAnyTier())
 	for t := range kv.Tier(kv.Tiers) {
-		s.onTier[t] += by * bits.OnesCount64(g.on(t))
+		s.onTier[t] += by * bits.OnesCount64(g.onTier(t))
 	}
 }
 
 // replaceVersion counts the replacement of a page's version; nil is none.
-func (s *size) replaced(old, v *version) {
-	s.version(old, -1)
-	s.version(v, 1)
+func (s *sizeCounts) replaceVersion(old, v *pageVersion) {
+	s.countVersion(old, -1)
+	s.countVersion(v, 1)
 }
 
-func (s *size) version(v *version, by int) {
+func (s *sizeCounts) countVersion(v *pageVersion, by int) {
 	if v != nil {
-		s.blocks += by * bits.OnesCount64(v.held)
-		s.slots += by * int(v.n)
-		s.pages += by * v.bytes()
+		s.blocks += by * bits.OnesCount64(v.heldMask)
+		s.slots += by * int(v.count)
+		s.pages += by * v.memoryBytes()
 	}
 }
 
@@ -75,18 +75,18 @@ func (x *Index) Counts() Counts { return x.counts }
 func (x *Index) Stats() Stats {
 	s := Stats{
 		Workers: len(x.numbers),
-		Blocks:  x.size.blocks,
-		Entries: x.size.entries,
-		Pools:   len(x.places),
-		Pooled:  x.size.pooled,
+		Blocks:  x.sizes.blocks,
+		Entries: x.sizes.entries,
+		Pools:   len(x.poolNumbers),
+		Pooled:  x.sizes.pooled,
 		Pages:   x.pages.live,
-		Ghosts:  x.size.slots - x.size.blocks,
-		Bytes:   x.bytes(),
+		Ghosts:  x.sizes.slots - x.sizes.blocks,
+		Bytes:   x.memoryBytes(),
 		Counts:  x.counts,
 	}
 	for i := range x.workers {
 		if w := &x.workers[i]; w.known {
-			s.Bytes += workerBytes + w.pages.bytes()
+			s.Bytes += workerBytes + w.pages.memoryBytes()
 			if w.hidden {
 				s.Hidden++
 			}
@@ -94,7 +94,7 @@ func (x *Index) Stats() Stats {
 	}
 	for i := range x.pools {
 		if p := &x.pools[i]; p.known {
-			s.Bytes += poolBytes + p.pages.bytes() + alloc(16*len(p.access))
+			s.Bytes += poolBytes + p.pages.memoryBytes() + allocBytes(16*len(p.access))
 		}
 	}
 	return s
@@ -108,12 +108,12 @@ const (
 )
 
 // memoryBytes returns the memory of pages and their tables, which grows with every block.
-func (x *Index) bytes() int {
-	return x.size.pages + x.pages.bytes + x.heads.bytes + x.where.bytes
+func (x *Index) memoryBytes() int {
+	return x.sizes.pages + x.pages.bytes + x.heads.bytes + x.blocks.bytes
 }
 
 // HeldBlocks returns how many blocks w holds, on any tier.
-func (x *Index) Held(w kv.Worker) int {
+func (x *Index) HeldBlocks(w kv.Worker) int {
 	n, ok := x.numbers[w]
 	if !ok {
 		return 0
@@ -146,7 +146,7 @@ func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	base := len(dst)
 	for _, id := range x.workers[n].pages.slots {
 		if id != 0 {
-			dst = x.pages.get(id).append(dst, n)
+			dst = x.pages.pageAt(id).appendBlocks(dst, n)
 		}
 	}
 	slices.SortFunc(dst[base:], func(a, b Block) int {
@@ -156,11 +156,11 @@ func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 }
 
 // appendBlocks appends the blocks of v which worker n holds.
-func (v *version) append(dst []Block, n uint32) []Block {
-	g := v.of(n)
+func (v *pageVersion) appendBlocks(dst []Block, n uint32) []Block {
+	g := v.holdingsOf(n)
 	for t := range kv.Tier(kv.Tiers) {
-		for mask := g.on(t); mask != 0; mask &= mask - 1 {
-			dst = append(dst, Block{Seq: v.at(bits.TrailingZeros64(mask)), Tier: t})
+		for mask := g.onTier(t); mask != 0; mask &= mask - 1 {
+			dst = append(dst, Block{Seq: v.hashAt(bits.TrailingZeros64(mask)), Tier: t})
 		}
 	}
 	return dst

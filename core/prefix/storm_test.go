@@ -35,7 +35,7 @@ func newStorm(t testing.TB, workers int) *storm {
 			if w%3 == 0 {
 				n = len(blocks) // many are in one group
 			}
-			s.x.Apply(id, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
+			s.x.ApplyEvent(id, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
 		}
 	}
 	for w := range workers {
@@ -70,18 +70,18 @@ func (s *storm) write(ops int) {
 		}
 		switch rng.IntN(8) {
 		case 0, 1:
-			s.x.Apply(w, ev)
+			s.x.ApplyEvent(w, ev)
 		case 2, 3:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: s.grove.chains[c][from:to]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: s.grove.chains[c][from:to]})
 		case 4:
-			s.x.Drop(w)
+			s.x.DropWorker(w)
 		default:
-			s.x.Drop(passer(i))
-			s.x.Drop(passer(i + 1))
+			s.x.DropWorker(passer(i))
+			s.x.DropWorker(passer(i + 1))
 			if p := passer(i); p.ID == 1000 {
-				s.x.Apply(p, kv.Event{Kind: kv.Stored, Blocks: s.grove.blocks[0][:64]})
+				s.x.ApplyEvent(p, kv.Event{Kind: kv.Stored, Blocks: s.grove.blocks[0][:64]})
 			} else {
-				s.x.Apply(p, kv.Event{Kind: kv.Stored, Start: 64, Parent: s.grove.chains[0][63], Blocks: s.grove.blocks[0][64:]})
+				s.x.ApplyEvent(p, kv.Event{Kind: kv.Stored, Start: 64, Parent: s.grove.chains[0][63], Blocks: s.grove.blocks[0][64:]})
 			}
 		}
 	}

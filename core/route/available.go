@@ -16,21 +16,21 @@ type Availability struct {
 // applies the same conditions as decisions do.
 func (r *Router) Availability(adapter string) Availability {
 	q := Query{Adapter: adapter}
-	var counts [refusals]int
+	var counts [refusalCount]int
 	for i := range r.targets {
-		counts[r.refuse(&policy{}, &r.targets[i], &q)]++
+		counts[r.checkEligible(&requestPolicy{}, &r.targets[i], &q)]++
 	}
 	a := Availability{
-		Workers: len(r.targets) - counts[withoutAdapter],
+		Workers: len(r.targets) - counts[lacksAdapter],
 		Ready:   counts[eligible] + counts[busy] + counts[suspected],
 	}
-	counts[withoutAdapter] = 0
+	counts[lacksAdapter] = 0
 	switch {
 	case a.Ready > 0:
 	case a.Workers == 0:
 		a.Reason = NoWorker
 	default:
-		a.Reason = fmt.Sprintf("none of %d workers can take a request (%s)", a.Workers, tally(&counts))
+		a.Reason = fmt.Sprintf("none of %d workers can take a request (%s)", a.Workers, formatRefusalCounts(&counts))
 	}
 	return a
 }

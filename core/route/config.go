@@ -35,14 +35,14 @@ type Config struct {
 	// same one. At 0 only equal costs count, and each of their workers is as likely.
 	NearCost float64
 	// Sessions configures session affinity.
-	Sessions Sessions
+	Sessions SessionConfig
 	// QueueThreshold is the share of a worker's BatchTokens: while more prompt tokens than that wait on the
 	// worker, a request waits in the router instead; nil is never.
 	QueueThreshold *float64
 	// Seed starts the sequence of draws. Routers with equal seeds which see equal histories decide equally.
 	Seed uint64
 	// Busy says above which loads a worker is busy.
-	Busy Busy
+	Busy BusyThresholds
 }
 
 // DefaultAdapterAffinity is the cost of loading an adapter: reading tens to hundreds of megabytes and copying
@@ -83,28 +83,28 @@ func (c *Config) EnsureDefaults() {
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *Config) Validate() error {
 	var errs []error
-	if !c.Mode.known() {
+	if !c.Mode.isKnown() {
 		errs = append(errs, fmt.Errorf("route: mode %.100q is not one of %s", string(c.Mode), modeNames))
 	}
-	if c.OverlapWeight == nil || !within(*c.OverlapWeight, maxWeight) {
+	if c.OverlapWeight == nil || !isInRange(*c.OverlapWeight, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: overlap weight must be between 0 and %g", maxWeight))
 	}
-	if !within(c.Temperature, maxTemperature) {
+	if !isInRange(c.Temperature, maxTemperature) {
 		errs = append(errs, fmt.Errorf("route: temperature must be between 0 and %g", maxTemperature))
 	}
-	if c.QueueWeight != nil && !within(*c.QueueWeight, maxWeight) {
+	if c.QueueWeight != nil && !isInRange(*c.QueueWeight, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: queue weight must be between 0 and %g", maxWeight))
 	}
-	if !within(c.NearCost, 1) {
+	if !isInRange(c.NearCost, 1) {
 		errs = append(errs, errors.New("route: near cost must be a share between 0 and 1"))
 	}
-	if c.QueueThreshold != nil && !within(*c.QueueThreshold, maxWeight) {
+	if c.QueueThreshold != nil && !isInRange(*c.QueueThreshold, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: queue threshold must be between 0 and %g", maxWeight))
 	}
 	if c.Fetch != nil {
 		errs = append(errs, c.Fetch.validate())
 	}
-	if c.AdapterAffinity != nil && !within(*c.AdapterAffinity, maxWeight) {
+	if c.AdapterAffinity != nil && !isInRange(*c.AdapterAffinity, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: adapter affinity must be between 0 and %g", maxWeight))
 	}
 	if c.Affinity != nil {
@@ -115,11 +115,11 @@ func (c *Config) Validate() error {
 }
 
 // isInRange reports whether v is between 0 and limit; NaN is not.
-func within(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
+func isInRange(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
 
 const modeNames = "kv, round-robin, random, power-of-two, least-loaded, direct"
 
-func (m Mode) known() bool {
+func (m Mode) isKnown() bool {
 	switch m {
 	case KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct:
 		return true
@@ -128,68 +128,68 @@ func (m Mode) known() bool {
 }
 
 // requestPolicy is what is in force for one request.
-type policy struct {
-	mode        Mode
-	weight      float64
-	temperature float64
+type requestPolicy struct {
+	mode          Mode
+	overlapWeight float64
+	temperature   float64
 	// moe is the request's query for experts, if hasMoE. requiresLabel says that a worker without a labelled
 	// block cannot be chosen.
-	moe          kv.MoEQuery
-	asks, strict bool
+	moe                   kv.MoEQuery
+	hasMoE, requiresLabel bool
 	// unshared and untracked change what the placed request counts for: no block of it is shared; no token of
 	// its prompt waits for prefill.
-	alone, untracked bool
+	unshared, untracked bool
 	// bound is the worker to which the request's session is bound; its ID is 0 if there is none. mustUseBound
 	// says that no other worker can be chosen.
-	bound kv.Worker
-	held  bool
+	bound        kv.Worker
+	mustUseBound bool
 }
 
 // resolvePolicy returns what is in force for q: the configuration, the request's override, a pin (which takes
 // precedence over both) and its session. It fails with Invalid.
-func (r *Router) policy(now kv.Mono, q *Query) (policy, error) {
-	p, err := r.override(&q.Override)
+func (r *Router) resolvePolicy(now kv.Mono, q *Query) (requestPolicy, error) {
+	p, err := r.applyOverride(&q.Override)
 	switch {
 	case err != nil:
 		return p, err
 	case q.Pin.ID != 0:
 		p.mode = Direct
 	case p.mode == Direct:
-		return p, fault.Param("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
+		return p, fault.InvalidParam("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
 	}
-	r.bind(now, &p, q)
+	r.resolveSession(now, &p, q)
 	return p, nil
 }
 
 // applyOverride returns the configured policy changed by o, or an Invalid error which names the wrong field.
-func (r *Router) override(o *Override) (policy, error) {
-	p := policy{mode: r.cfg.Mode, weight: *r.cfg.OverlapWeight, temperature: r.cfg.Temperature}
+func (r *Router) applyOverride(o *Override) (requestPolicy, error) {
+	p := requestPolicy{mode: r.cfg.Mode, overlapWeight: *r.cfg.OverlapWeight, temperature: r.cfg.Temperature}
 	if o.Mode != nil {
-		if !o.Mode.known() {
-			return p, fault.Param("router_config_override.router_mode", "router mode %.40q is not one of %s", string(*o.Mode), modeNames)
+		if !o.Mode.isKnown() {
+			return p, fault.InvalidParam("router_config_override.router_mode", "router mode %.40q is not one of %s", string(*o.Mode), modeNames)
 		}
 		p.mode = *o.Mode
 	}
 	if o.OverlapWeight != nil {
-		if !within(*o.OverlapWeight, maxWeight) {
-			return p, fault.Param("router_config_override.overlap_score_weight", "overlap weight must be between 0 and %g", maxWeight)
+		if !isInRange(*o.OverlapWeight, maxWeight) {
+			return p, fault.InvalidParam("router_config_override.overlap_score_weight", "overlap weight must be between 0 and %g", maxWeight)
 		}
-		p.weight = *o.OverlapWeight
+		p.overlapWeight = *o.OverlapWeight
 	}
 	if o.Temperature != nil {
-		if !within(*o.Temperature, maxTemperature) {
-			return p, fault.Param("router_config_override.router_temperature", "router temperature must be between 0 and %g", maxTemperature)
+		if !isInRange(*o.Temperature, maxTemperature) {
+			return p, fault.InvalidParam("router_config_override.router_temperature", "router temperature must be between 0 and %g", maxTemperature)
 		}
 		p.temperature = *o.Temperature
 	}
 	if o.MoE != nil {
-		if err := o.MoE.check(); err != nil {
+		if err := o.MoE.validate(); err != nil {
 			return p, err
 		}
-		p.moe, p.asks = o.MoE.query()
-		p.strict = !p.moe.Fallback
+		p.moe, p.hasMoE = o.MoE.toIndexQuery()
+		p.requiresLabel = !p.moe.Fallback
 	}
-	p.alone = o.AssumeReuse != nil && !*o.AssumeReuse
+	p.unshared = o.AssumeReuse != nil && !*o.AssumeReuse
 	p.untracked = o.TrackPrefill != nil && !*o.TrackPrefill
 	return p, nil
 }

@@ -3,14 +3,14 @@ package route
 import "penstock/core/kv"
 
 // scoredCandidate is an eligible worker while a decision is made.
-type candidate struct {
+type scoredCandidate struct {
 	Candidate
 	addr string
-	load load
+	rank loadRank
 }
 
 // loadRank orders workers by how busy they are.
-type load struct {
+type loadRank struct {
 	blocks   int
 	requests int
 }
@@ -26,50 +26,50 @@ type load struct {
 //
 // With a queue weight of 1 and all reuse on the device this is weight * prefill + decode, as NVIDIA Dynamo's
 // KV router defines it. Affinity is in no other term.
-func (r *Router) cost(p *policy, q *Query, t *Target, have kv.Overlap) candidate {
+func (r *Router) scoreCandidate(p *requestPolicy, q *Query, t *Target, have kv.Overlap) scoredCandidate {
 	reuse := have.Depth()
-	now, then := r.active.Project(t.Worker, q.demand(p, reuse))
-	c := candidate{
+	now, then := r.active.ProjectLoad(t.Worker, q.newDemand(p, reuse))
+	c := scoredCandidate{
 		Candidate: Candidate{
 			Worker:         t.Worker,
 			Overlap:        have.Blocks,
 			Attachable:     have.Attachable,
 			Labelled:       have.Labelled,
 			QueuedTokens:   now.PrefillTokens,
-			PrefillTokens:  now.PrefillTokens + r.prefill(q, reuse),
-			FetchBlocks:    r.cfg.Fetch.of(&have.Blocks),
+			PrefillTokens:  now.PrefillTokens + r.prefillTokens(q, reuse),
+			FetchBlocks:    r.cfg.Fetch.costOf(&have.Blocks),
 			DecodeBlocks:   then.Blocks,
 			ActiveRequests: now.Requests,
 		},
 		addr: t.Addr,
-		load: load{blocks: now.Blocks, requests: now.Requests},
+		rank: loadRank{blocks: now.Blocks, requests: now.Requests},
 	}
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.prefer(p, q, t, &c.Candidate)
+	r.setAffinities(p, q, t, &c.Candidate)
 	queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())
 	work := c.PrefillBlocks + float64((*r.cfg.QueueWeight-1)*queued) + c.FetchBlocks
-	c.Cost = float64(p.weight*work) + float64(c.DecodeBlocks) - c.Affinity
+	c.Cost = float64(p.overlapWeight*work) + float64(c.DecodeBlocks) - c.Affinity
 	return c
 }
 
 // prefillTokens returns the prompt tokens of q which are left after reuse.
-func (r *Router) prefill(q *Query, reuse int) int {
+func (r *Router) prefillTokens(q *Query, reuse int) int {
 	return max(0, q.PromptTokens-reuse*r.active.BlockSize())
 }
 
 // setAffinities sets the affinities of a candidate.
-func (r *Router) prefer(p *policy, q *Query, t *Target, c *Candidate) {
+func (r *Router) setAffinities(p *requestPolicy, q *Query, t *Target, c *Candidate) {
 	w := r.cfg.Affinity
 	blocks := float64(q.PromptTokens) / float64(r.active.BlockSize())
-	if p.asks {
+	if p.hasMoE {
 		c.LabelAffinity = float64(w.Label * float64(c.Labelled))
-		c.ExpertShare = hosted(&p.moe, t.Experts)
+		c.ExpertShare = hostedShare(&p.moe, t.Experts)
 		c.ExpertAffinity = float64(c.ExpertShare * blocks * w.Experts)
 	}
 	if p.bound == t.Worker {
 		c.SessionAffinity = float64(w.Session * blocks)
 	}
-	if q.Adapter != "" && contains(t.Loaded, q.Adapter) {
+	if q.Adapter != "" && containsSorted(t.Loaded, q.Adapter) {
 		c.AdapterAffinity = *r.cfg.AdapterAffinity
 	}
 	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity

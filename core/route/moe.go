@@ -25,17 +25,17 @@ type MoEQuery struct {
 
 const moeParam = "router_config_override.moe_query"
 
-func (m *MoEQuery) check() error {
+func (m *MoEQuery) validate() error {
 	if m.Layer == nil {
-		return fault.Param(moeParam+".layer_id", "a moe_query must say of which layer: set layer_id")
+		return fault.InvalidParam(moeParam+".layer_id", "a moe_query must say of which layer: set layer_id")
 	}
 	if len(m.Experts) > MaxExperts {
-		return fault.Param(moeParam+".expert_ids", "must name at most %d experts, not %d", MaxExperts, len(m.Experts))
+		return fault.InvalidParam(moeParam+".expert_ids", "must name at most %d experts, not %d", MaxExperts, len(m.Experts))
 	}
 	return nil
 }
 
-func (m *MoEQuery) query() (q kv.MoEQuery, ok bool) {
+func (m *MoEQuery) toIndexQuery() (q kv.MoEQuery, ok bool) {
 	if m == nil || m.Layer == nil {
 		return q, false
 	}
@@ -48,11 +48,11 @@ func (m *MoEQuery) query() (q kv.MoEQuery, ok bool) {
 
 // LabelQuery returns the label query to send to the index for a request with this override; false if there is
 // none.
-func (o *Override) Labels() (kv.MoEQuery, bool) { return o.MoE.query() }
+func (o *Override) LabelQuery() (kv.MoEQuery, bool) { return o.MoE.toIndexQuery() }
 
 // RequiresLabels reports whether only workers with a labelled block of the prompt may be chosen.
-func (o *Override) Strict() bool {
-	q, ok := o.Labels()
+func (o *Override) RequiresLabels() bool {
+	q, ok := o.LabelQuery()
 	return ok && !q.Fallback
 }
 
@@ -71,7 +71,7 @@ func compareExperts(a, b Expert) int {
 
 // hostedShare returns the share of the experts expected by q which are among hosted, which is ordered: the
 // share of its tokens which need not go to another worker in that layer. It is 0 if q names no experts.
-func hosted(q *kv.MoEQuery, hosted []Expert) float64 {
+func hostedShare(q *kv.MoEQuery, hosted []Expert) float64 {
 	if len(q.Experts) == 0 || len(hosted) == 0 {
 		return 0
 	}

@@ -4,26 +4,26 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
 // WorkerState says whether a worker takes requests.
-type State uint8
+type WorkerState uint8
 
 // The states. The zero value is for a worker which is only known to exist.
 const (
-	NotReady     State = iota // it exists, but its engine does not answer
-	Ready                     // it takes requests
-	Draining                  // it finishes its requests and takes no new ones
-	NotAnswering              // it does not answer
-	Suspected                 // a call to it failed; nothing else is known
+	NotReady     WorkerState = iota // it exists, but its engine does not answer
+	Ready                           // it takes requests
+	Draining                        // it finishes its requests and takes no new ones
+	NotAnswering                    // it does not answer
+	Suspected                       // a call to it failed; nothing else is known
 )
 
 var stateNames = [...]string{"not ready", "ready", "draining", "not answering", "suspected"}
 
 // String returns the state's name as tables print it.
-func (s State) String() string {
+func (s WorkerState) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
 	}
@@ -40,7 +40,7 @@ type Target struct {
 	BlockSize int
 	// Blocks is how many blocks it has; 0 if unknown.
 	Blocks int
-	State  State
+	State  WorkerState
 	// Since is when State was entered; it is for explanations.
 	Since kv.Mono
 	// Unfit says why requests for the model must not go to the worker in any state: its model card differs.
@@ -63,7 +63,7 @@ type Target struct {
 // Query is a [Request] after its prompt was hashed and looked up.
 type Query struct {
 	// Key names the reservation that Pick makes; Explain ignores it.
-	Key slots.Key
+	Key activeseq.AttemptKey
 	// Chain are the SeqHashes of the prompt's full blocks in order; nil if the prompt was not hashed.
 	Chain        []kv.SeqHash
 	PromptTokens int
@@ -91,26 +91,26 @@ type Query struct {
 // concurrently with the methods of its table of active sequences.
 type Router struct {
 	cfg     Config
-	active  *slots.Table
+	active  *activeseq.ReservationTable
 	targets []Target // ascending by worker
 
 	// decisions numbers the next decision: its draw is a function of that and the seed. last is the worker
 	// chosen last.
-	decisions uint64
-	last      kv.Worker
-	sessions  *sessions
+	decisions  uint64
+	lastChosen kv.Worker
+	sessions   *sessionTable
 
-	candidates []candidate // scratch
-	loads      []load      // scratch
+	candidates []scoredCandidate // scratch
+	ranks      []loadRank        // scratch
 }
 
 // New returns a router without workers which reserves in active, whose block size is the model's.
-func New(cfg Config, active *slots.Table) (*Router, error) {
+func New(cfg Config, active *activeseq.ReservationTable) (*Router, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Router{cfg: cfg, active: active, sessions: newSessions(cfg.Sessions)}, nil
+	return &Router{cfg: cfg, active: active, sessions: newSessionTable(cfg.Sessions)}, nil
 }
 
 // SetWorkers replaces the set of workers, given in any order; two entries for one worker are an error. It
@@ -123,13 +123,13 @@ func (r *Router) SetWorkers(targets []Target) error {
 		case next[i].Worker.ID == 0 || next[i].Worker.ID > kv.MaxWorkerID:
 			return fmt.Errorf("route: set workers: id %d is out of range", next[i].Worker.ID)
 		case i > 0 && next[i-1].Worker == next[i].Worker:
-			return fmt.Errorf("route: set workers: worker %s appears twice", name(next[i].Worker))
+			return fmt.Errorf("route: set workers: worker %s appears twice", formatWorker(next[i].Worker))
 		case !slices.IsSortedFunc(next[i].Experts, compareExperts):
-			return fmt.Errorf("route: set workers: the experts of worker %s are not in order", name(next[i].Worker))
+			return fmt.Errorf("route: set workers: the experts of worker %s are not in order", formatWorker(next[i].Worker))
 		}
 	}
 	for i := range r.targets {
-		if _, found := find(next, r.targets[i].Worker); !found {
+		if _, found := findTarget(next, r.targets[i].Worker); !found {
 			r.active.DropWorker(r.targets[i].Worker)
 		}
 	}
@@ -139,8 +139,8 @@ func (r *Router) SetWorkers(targets []Target) error {
 
 // SetState changes the state of one worker, as of since, and reports whether the worker exists and was in
 // another state. Reservations stay.
-func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
-	at, found := find(r.targets, w)
+func (r *Router) SetState(w kv.Worker, state WorkerState, since kv.Mono) bool {
+	at, found := findTarget(r.targets, w)
 	if !found || r.targets[at].State == state {
 		return false
 	}
@@ -151,7 +151,7 @@ func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
 // SetLoaded sets the adapters, ascending, which one worker has in its engine's memory. The router keeps the
 // slice.
 func (r *Router) SetLoaded(w kv.Worker, adapters []string) {
-	if at, found := find(r.targets, w); found {
+	if at, found := findTarget(r.targets, w); found {
 		r.targets[at].Loaded = adapters
 	}
 }
@@ -162,8 +162,8 @@ func (r *Router) Workers() []Target { return r.targets }
 // NeedsOverlaps reports whether the overlaps of a request with this override affect the choice of its worker.
 // If not, the caller can skip the lookup; the whole prompt then counts as to be computed.
 func (r *Router) NeedsOverlaps(o *Override) bool {
-	p, err := r.override(o)
-	return err == nil && (p.strict || p.mode == KV && (p.weight > 0 || p.asks && r.cfg.Affinity.Label > 0))
+	p, err := r.applyOverride(o)
+	return err == nil && (p.requiresLabel || p.mode == KV && (p.overlapWeight > 0 || p.hasMoE && r.cfg.Affinity.Label > 0))
 }
 
 // Pick chooses a worker for q and reserves its load there; the caller frees the reservation with the table's
@@ -175,32 +175,32 @@ func (r *Router) NeedsOverlaps(o *Override) bool {
 //   - Overloaded: the workers which could take it, or the pinned one, or the session's, are busy
 //   - Conflict: the attempt is reserved already
 func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
-	p, err := r.policy(now, q)
+	p, err := r.resolvePolicy(now, q)
 	if err != nil {
 		return Decision{}, err
 	}
-	cands, err := r.assess(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q)
 	if err != nil {
 		return Decision{}, err
 	}
-	c := &cands[r.choose(cands)]
-	if err := r.active.Reserve(now, q.Key, c.Worker, q.demand(&p, depth(&c.Overlap))); err != nil {
+	c := &cands[r.drawCandidate(cands)]
+	if err := r.active.Reserve(now, q.Key, c.Worker, q.newDemand(&p, sumTiers(&c.Overlap))); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++
-	r.last = c.Worker
-	r.follow(now, q, c.Worker)
-	return r.decision(&p, c), nil
+	r.lastChosen = c.Worker
+	r.recordSession(now, q, c.Worker)
+	return r.newDecision(&p, c), nil
 }
 
 // recordSession binds the session of q to w, or releases it after its last request.
-func (r *Router) follow(now kv.Mono, q *Query, w kv.Worker) {
+func (r *Router) recordSession(now kv.Mono, q *Query, w kv.Worker) {
 	switch {
 	case q.Session.ID == "" || r.cfg.Sessions.Stickiness == Unbound:
 	case q.Session.Last:
-		r.sessions.release(q.Session.ID)
+		r.sessions.releaseSession(q.Session.ID)
 	default:
-		r.sessions.bind(now, q.Session.ID, w)
+		r.sessions.bindSession(now, q.Session.ID, w)
 	}
 }
 
@@ -210,12 +210,12 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
 	ex.QueueWeight = *r.cfg.QueueWeight
 	ex.Fetch, ex.Weights, ex.NearCost = *r.cfg.Fetch, *r.cfg.Affinity, r.cfg.NearCost
-	p, err := r.policy(now, q)
-	ex.OverlapWeight, ex.Temperature, ex.Bound = p.weight, p.temperature, p.bound
+	p, err := r.resolvePolicy(now, q)
+	ex.OverlapWeight, ex.Temperature, ex.Bound = p.overlapWeight, p.temperature, p.bound
 	if err != nil {
 		return ex, err
 	}
-	cands, err := r.assess(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q)
 	left := cands
 	for i := range r.targets {
 		t := &r.targets[i]
@@ -223,39 +223,39 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 			left = left[1:]
 			continue
 		}
-		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.reason(now, r.refuse(&p, t, q), &p, t, q)})
+		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.describeRefusal(now, r.checkEligible(&p, t, q), &p, t, q)})
 	}
 	if err != nil {
 		return ex, err
 	}
 	for i := range cands {
-		cands[i].OthersRequests = r.active.Others(cands[i].Worker).Requests
+		cands[i].OthersRequests = r.active.OthersShare(cands[i].Worker).Requests
 		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
 	}
-	ex.Decision = r.decision(&p, &cands[r.choose(cands)])
+	ex.Decision = r.newDecision(&p, &cands[r.drawCandidate(cands)])
 	return ex, nil
 }
 
-func (r *Router) decision(p *policy, c *candidate) Decision {
+func (r *Router) newDecision(p *requestPolicy, c *scoredCandidate) Decision {
 	return Decision{
 		Worker:        c.Worker,
 		Addr:          c.addr,
 		Mode:          p.mode,
-		OverlapBlocks: depth(&c.Overlap),
+		OverlapBlocks: sumTiers(&c.Overlap),
 		BlockSize:     r.active.BlockSize(),
 		Cost:          c.Cost,
 	}
 }
 
 // newDemand returns the demand of q on a worker which has reuse blocks of it.
-func (q *Query) demand(p *policy, reuse int) slots.Demand {
-	d := slots.Demand{
+func (q *Query) newDemand(p *requestPolicy, reuse int) activeseq.Demand {
+	d := activeseq.Demand{
 		Chain:          q.Chain,
 		PromptTokens:   q.PromptTokens,
 		OverlapBlocks:  reuse,
 		ExpectedOutput: q.ExpectedOutput,
 	}
-	if p.alone {
+	if p.unshared {
 		d.Chain = nil
 	}
 	if p.untracked {
@@ -265,16 +265,16 @@ func (q *Query) demand(p *policy, reuse int) slots.Demand {
 }
 
 // sumTiers returns the length of a run over all tiers, in blocks.
-func depth(blocks *[kv.Tiers]int) (n int) {
+func sumTiers(blocks *[kv.Tiers]int) (n int) {
 	for _, b := range blocks {
 		n += b
 	}
 	return n
 }
 
-func find(targets []Target, w kv.Worker) (at int, found bool) {
+func findTarget(targets []Target, w kv.Worker) (at int, found bool) {
 	return slices.BinarySearchFunc(targets, w, func(t Target, w kv.Worker) int { return t.Worker.Compare(w) })
 }
 
 // formatWorker returns w as messages print it.
-func name(w kv.Worker) string { return fmt.Sprintf("%d rank %d", w.ID, w.Rank) }
+func formatWorker(w kv.Worker) string { return fmt.Sprintf("%d rank %d", w.ID, w.Rank) }

@@ -21,14 +21,14 @@ type FetchCosts struct {
 func DefaultFetchCosts() FetchCosts { return FetchCosts{Host: 0.25, Disk: 0.75, Pool: 0.25} }
 
 func (f *FetchCosts) validate() error {
-	if within(f.Host, 1) && within(f.Disk, 1) && within(f.Pool, 1) {
+	if isInRange(f.Host, 1) && isInRange(f.Disk, 1) && isInRange(f.Pool, 1) {
 		return nil
 	}
 	return errors.New("route: fetch costs must be between 0, free, and 1, as dear as computing the block")
 }
 
 // costOf returns the cost of fetching the blocks which are not on the device.
-func (f *FetchCosts) of(blocks *[kv.Tiers]int) float64 {
+func (f *FetchCosts) costOf(blocks *[kv.Tiers]int) float64 {
 	cost := float64(f.Host * float64(blocks[kv.TierHost]))
 	cost += float64(f.Disk * float64(blocks[kv.TierDisk]))
 	cost += float64(f.Pool * float64(blocks[kv.TierPool]))
@@ -54,7 +54,7 @@ func DefaultAffinityWeights() AffinityWeights {
 }
 
 func (a *AffinityWeights) validate() error {
-	if within(a.Label, maxWeight) && within(a.Experts, maxWeight) && within(a.Session, maxWeight) {
+	if isInRange(a.Label, maxWeight) && isInRange(a.Experts, maxWeight) && isInRange(a.Session, maxWeight) {
 		return nil
 	}
 	return errors.New("route: weights of affinity must be between 0 and 1e+09")

@@ -15,18 +15,18 @@ import (
 const Version = 1
 
 // SectionKind says what a section holds. Numbers are never reused.
-type Kind uint16
+type SectionKind uint16
 
 // The kinds of section.
 const (
-	Index     Kind = 1 // core/prefix: which worker holds which blocks
-	Feeds     Kind = 2 // core/kvfeed: the position in each worker's feed
-	Residency Kind = 3 // core/poolindex: which blocks are in which pool
-	Workers   Kind = 4 // the router: the epochs of the workers
+	Index     SectionKind = 1 // core/prefix: which worker holds which blocks
+	Feeds     SectionKind = 2 // core/kvfeed: the position in each worker's feed
+	Residency SectionKind = 3 // core/poolindex: which blocks are in which pool
+	Workers   SectionKind = 4 // the router: the epochs of the workers
 )
 
 // String returns the kind's name as logs print it.
-func (k Kind) String() string {
+func (k SectionKind) String() string {
 	switch k {
 	case Index:
 		return "index"
@@ -41,11 +41,11 @@ func (k Kind) String() string {
 }
 
 // SectionNeed says what a reader does with an unknown section.
-type Need uint8
+type SectionNeed uint8
 
 const (
 	// Optional sections are skipped: their content can be learned in other ways.
-	Optional Need = iota
+	Optional SectionNeed = iota
 	// Required sections make a reader refuse the snapshot: without them its state would be wrong, not only
 	// incomplete.
 	Required
@@ -55,7 +55,7 @@ const (
 type Header struct {
 	// StreamID identifies the event stream and Seq is the sequence number of a message in it. The snapshot
 	// includes all messages up to this one, and no later ones.
-	Life, Seq uint64
+	StreamID, Seq uint64
 	// Taken is when it was taken, in milliseconds since 1970 UTC by its writer's clock. It is informative
 	// only.
 	Taken int64
@@ -64,9 +64,9 @@ type Header struct {
 // Section is one part of a snapshot. Version is the version of its data, numbered by the package which writes
 // it.
 type Section struct {
-	Kind    Kind
+	Kind    SectionKind
 	Version uint16
-	Need    Need
+	Need    SectionNeed
 	Data    []byte
 }
 
@@ -87,13 +87,13 @@ const (
 // castagnoli is the polynomial of all checksums: processors have an instruction for it.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func sum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
+func checksum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
 // Writer writes a snapshot. Its methods append to one buffer, and only Finish computes checksums, because
 // sections are usually written while a lock is held.
 type Writer struct {
-	buf    []byte
-	frames []int // the offset of each section's frame in buf
+	buf          []byte
+	frameOffsets []int // the offset of each section's frame in buf
 }
 
 // NewWriter returns a Writer which appends to buf and owns it.
@@ -102,30 +102,30 @@ func NewWriter(buf []byte, h Header) *Writer {
 	w.buf = append(w.buf, magic...)
 	w.buf = binary.LittleEndian.AppendUint16(w.buf, Version)
 	w.buf = append(w.buf, 0, 0) // reserved
-	w.buf = binary.LittleEndian.AppendUint64(w.buf, h.Life)
+	w.buf = binary.LittleEndian.AppendUint64(w.buf, h.StreamID)
 	w.buf = binary.LittleEndian.AppendUint64(w.buf, h.Seq)
 	w.buf = binary.LittleEndian.AppendUint64(w.buf, uint64(h.Taken))
-	w.buf = binary.LittleEndian.AppendUint32(w.buf, sum(w.buf))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, checksum(w.buf))
 	return w
 }
 
 // AddSection appends a section; fill appends its data. A kind may be added once, and at most 64 sections in
 // total: anything else is a defect of the caller and panics.
-func (w *Writer) Add(k Kind, version uint16, need Need, fill func(dst []byte) []byte) {
-	if len(w.frames) == maxSections {
+func (w *Writer) AddSection(k SectionKind, version uint16, need SectionNeed, fill func(dst []byte) []byte) {
+	if len(w.frameOffsets) == maxSections {
 		panic("snapshot: too many sections")
 	}
 	at := len(w.buf)
-	w.frames = append(w.frames, at)
+	w.frameOffsets = append(w.frameOffsets, at)
 	w.buf = binary.LittleEndian.AppendUint16(w.buf, uint16(k))
 	w.buf = binary.LittleEndian.AppendUint16(w.buf, version)
-	w.buf = append(w.buf, flags(need), 0, 0, 0)
+	w.buf = append(w.buf, needFlags(need), 0, 0, 0)
 	w.buf = append(w.buf, make([]byte, frameSize-8)...) // length and checksums: see Finish
 	w.buf = fill(w.buf)
 	binary.LittleEndian.PutUint64(w.buf[at+8:], uint64(len(w.buf)-at-frameSize))
 }
 
-func flags(n Need) byte {
+func needFlags(n SectionNeed) byte {
 	if n == Required {
 		return required
 	}
@@ -134,13 +134,13 @@ func flags(n Need) byte {
 
 // Finish computes the checksums and returns the snapshot. The Writer must not be used afterwards.
 func (w *Writer) Finish() []byte {
-	for _, at := range w.frames {
+	for _, at := range w.frameOffsets {
 		frame := w.buf[at : at+frameSize]
 		end := at + frameSize + int(binary.LittleEndian.Uint64(frame[8:]))
-		binary.LittleEndian.PutUint32(frame[16:], sum(w.buf[at+frameSize:end]))
-		binary.LittleEndian.PutUint32(frame[20:], sum(frame[:20]))
+		binary.LittleEndian.PutUint32(frame[16:], checksum(w.buf[at+frameSize:end]))
+		binary.LittleEndian.PutUint32(frame[20:], checksum(frame[:20]))
 	}
 	w.buf = append(w.buf, endMark...)
-	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(w.frames)))
-	return binary.LittleEndian.AppendUint32(w.buf, sum(w.buf))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(w.frameOffsets)))
+	return binary.LittleEndian.AppendUint32(w.buf, checksum(w.buf))
 }

@@ -21,18 +21,18 @@ func all(Section) bool { return true }
 func write(h Header, sections ...Section) []byte {
 	w := NewWriter(nil, h)
 	for _, s := range sections {
-		w.Add(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
+		w.AddSection(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
 	}
 	return w.Finish()
 }
 
 // golden returns the snapshot in testdata/v1.hex.
 func golden() (Header, []Section) {
-	return Header{Life: 1763732945123456789, Seq: 123456, Taken: 1763733000000}, []Section{
+	return Header{StreamID: 1763732945123456789, Seq: 123456, Taken: 1763733000000}, []Section{
 		{Index, 1, Required, []byte("who holds what")},
 		{Feeds, 2, Required, bytes.Repeat([]byte{0xa5}, 40)},
 		{Residency, 1, Optional, nil},
-		{Kind(900), 7, Optional, []byte("of a build to come")},
+		{SectionKind(900), 7, Optional, []byte("of a build to come")},
 	}
 }
 
@@ -44,16 +44,16 @@ func TestRoundTrip(t *testing.T) {
 	h, sections := golden()
 	many := make([]Section, maxSections)
 	for i := range many {
-		many[i] = Section{Kind: Kind(i + 1), Data: []byte{byte(i)}}
+		many[i] = Section{Kind: SectionKind(i + 1), Data: []byte{byte(i)}}
 	}
 	for name, want := range map[string][]Section{"golden": sections, "none": nil, "many": many} {
-		for _, h := range []Header{h, {}, {Life: math.MaxUint64, Seq: math.MaxUint64, Taken: math.MinInt64}} {
+		for _, h := range []Header{h, {}, {StreamID: math.MaxUint64, Seq: math.MaxUint64, Taken: math.MinInt64}} {
 			data := write(h, want...)
 			got, read, err := Open(data, all)
 			if err != nil || got != h || !slices.EqualFunc(read, want, equal) {
 				t.Errorf("%s: %+v with %d sections, %v", name, got, len(read), err)
 			}
-			if got, err := Peek(data[:headerSize]); err != nil || got != h {
+			if got, err := PeekHeader(data[:headerSize]); err != nil || got != h {
 				t.Errorf("%s: peek sees %+v, %v", name, got, err)
 			}
 		}
@@ -144,21 +144,21 @@ func TestDamage(t *testing.T) {
 // sound recomputes the checksums of data after a change.
 func sound(data []byte) []byte {
 	if len(data) >= headerSize {
-		binary.LittleEndian.PutUint32(data[36:], sum(data[:36]))
+		binary.LittleEndian.PutUint32(data[36:], checksum(data[:36]))
 	}
 	for at := headerSize; at+frameSize+endSize <= len(data); {
 		frame := data[at : at+frameSize]
-		binary.LittleEndian.PutUint32(frame[20:], sum(frame[:20]))
+		binary.LittleEndian.PutUint32(frame[20:], checksum(frame[:20]))
 		size := binary.LittleEndian.Uint64(frame[8:])
 		if size > uint64(len(data)-at-frameSize-endSize) {
 			break
 		}
-		binary.LittleEndian.PutUint32(frame[16:], sum(data[at+frameSize:at+frameSize+int(size)]))
-		binary.LittleEndian.PutUint32(frame[20:], sum(frame[:20]))
+		binary.LittleEndian.PutUint32(frame[16:], checksum(data[at+frameSize:at+frameSize+int(size)]))
+		binary.LittleEndian.PutUint32(frame[20:], checksum(frame[:20]))
 		at += frameSize + int(size)
 	}
 	if len(data) >= endSize {
-		binary.LittleEndian.PutUint32(data[len(data)-4:], sum(data[:len(data)-4]))
+		binary.LittleEndian.PutUint32(data[len(data)-4:], checksum(data[:len(data)-4]))
 	}
 	return data
 }
@@ -184,7 +184,7 @@ func TestRefused(t *testing.T) {
 	}
 	w := NewWriter(nil, h)
 	for i := range maxSections {
-		w.Add(Kind(i+1), 1, Optional, func(dst []byte) []byte { return dst })
+		w.AddSection(SectionKind(i+1), 1, Optional, func(dst []byte) []byte { return dst })
 	}
 	data := w.Finish()
 	more := slices.Concat(data[:headerSize+frameSize], data[headerSize:])

@@ -36,10 +36,10 @@ import (
 const (
 	// MinLimit and MaxLimit bound the limits: no stream may be silent for longer than MaxLimit, whatever is
 	// learned.
-	Least, Most = 10 * time.Second, 5 * time.Minute
+	MinLimit, MaxLimit = 10 * time.Second, 5 * time.Minute
 	// minFirst is the minimum limit for a first token, and minMute the same where the engine does not report
 	// its queue, which may grow from one moment to the next.
-	leastFirst, leastMute = 30 * time.Second, time.Minute
+	minFirst, minMute = 30 * time.Second, time.Minute
 	// unlearned is the limit between tokens before learnedGaps samples. unlearnedFirst, plus unlearnedToken
 	// per token of the prompt, is the limit for the first token before learnedFirsts samples.
 	unlearned, unlearnedFirst, unlearnedToken = 30 * time.Second, time.Minute, 100 * time.Millisecond
@@ -57,19 +57,19 @@ const (
 	// muteHeard how long nothing must have been received from it.
 	muteAfter, muteHeard = 3 * time.Second, 5 * time.Second
 	// minProbe and maxProbe bound the time for an answer to the canary.
-	askLeast, askMost = 3 * time.Second, 30 * time.Second
+	minProbe, maxProbe = 3 * time.Second, 30 * time.Second
 	// probeFactor is the ratio of a probe's time limit to the duration of the last probe of the idle engine.
 	// patientAfter is how many unanswered probes in a row double the limit, so that an engine which has
 	// become slower is found to work again.
-	askFactor, patientAfter = 4, 16
+	probeFactor, patientAfter = 4, 16
 	// mutePatience replaces the canary where none can be sent.
 	mutePatience = 10 * time.Second
 	// probeAgain is the time between two probes of a busy engine, and probeSoon the same while a stream is
 	// past its limit.
-	askAgain, askSoon = 10 * time.Second, 3 * time.Second
+	probeAgain, probeSoon = 10 * time.Second, 3 * time.Second
 	// recentWork is how recently the engine's own statistics must have changed for its work to be in
 	// progress.
-	moving = 10 * time.Second
+	recentWork = 10 * time.Second
 	// pauseAfter is the silence which ends a run of tokens, and runProof how long a run must last to prove
 	// that the engine produces tokens for other streams.
 	pauseAfter, runProof = 2 * time.Second, 5 * time.Second
@@ -108,259 +108,259 @@ type Signs struct {
 	// Prompt is the longest prompt, in tokens, of a call without a first token.
 	Prompt int
 	// LastToken is when the engine last produced a token, for a call or the canary.
-	Token kv.Mono
+	LastToken kv.Mono
 	// Remote says that the engine is accessed over a network. Then LastHeard is when anything was last
 	// received from it, and AskedSince is since when a request to it is unanswered, 0 if none is.
-	Remote       bool
-	Heard, Asked kv.Mono
+	Remote                bool
+	LastHeard, AskedSince kv.Mono
 	// Down says that its adapter cannot reach it.
 	Down bool
 	// Work changes whenever the engine's own statistics do. HasQueue says that there are any: the Running and
 	// Waiting requests and the sequences Preempted so far. Partial says that a request in prefill may be in
 	// neither.
-	Work             uint64
-	Tells, Partial   bool
-	Running, Waiting int
-	Preempted        uint64
+	Work              uint64
+	HasQueue, Partial bool
+	Running, Waiting  int
+	Preempted         uint64
 }
 
 // StreamState is the state of one stream at a time.
-type Stream struct {
-	Prompt int     // tokens
-	Begun  bool    // a token has arrived
-	Since  kv.Mono // when the last one arrived, or the stream started
+type StreamState struct {
+	Prompt  int     // tokens
+	Started bool    // a token has arrived
+	Since   kv.Mono // when the last one arrived, or the stream started
 }
 
 // Detector is the state of one engine.
-type Machine struct {
-	cfg    Config
-	gaps   histogram
-	firsts histogram // scaled to prompts of promptScale tokens
-	signs  Signs     // at the last observation
-	worked kv.Mono   // when its own statistics last changed
-	out    kv.Mono   // since when its adapter has had no answer; 0 if the last request was answered
-	busy   kv.Mono   // when the first of the calls in progress started, at the latest
-	moved  kv.Mono   // when a sequence was last preempted
-	run    kv.Mono   // when the engine started to produce without a pause
-	asked  kv.Mono   // last probe of a busy engine
-	proof  kv.Mono   // last answered one
-	broken bool
+type Detector struct {
+	cfg             Config
+	gaps            histogram
+	firsts          histogram // scaled to prompts of promptScale tokens
+	signs           Signs     // at the last observation
+	lastWork        kv.Mono   // when its own statistics last changed
+	unansweredSince kv.Mono   // since when its adapter has had no answer; 0 if the last request was answered
+	busySince       kv.Mono   // when the first of the calls in progress started, at the latest
+	lastPreempted   kv.Mono   // when a sequence was last preempted
+	runSince        kv.Mono   // when the engine started to produce without a pause
+	lastProbe       kv.Mono   // last probe of a busy engine
+	lastProof       kv.Mono   // last answered one
+	broken          bool
 
-	took   time.Duration // duration of the last probe of the idle engine; 0 before the first answer
-	failed int           // unanswered probes in a row while it was broken
+	probeTime    time.Duration // duration of the last probe of the idle engine; 0 before the first answer
+	failedProbes int           // unanswered probes in a row while it was broken
 }
 
 // New returns a detector without samples, for an engine which works.
-func New(cfg Config) *Machine {
+func New(cfg Config) *Detector {
 	cfg.EnsureDefaults()
-	return &Machine{cfg: cfg}
+	return &Detector{cfg: cfg}
 }
 
 // IsBroken reports whether the engine is known not to work.
-func (m *Machine) Broken() bool { return m.broken }
+func (m *Detector) IsBroken() bool { return m.broken }
 
 // Observe records the signs at now, and reports whether the engine must be probed. Where it cannot be probed,
 // Observe itself may find it broken, or working again.
-func (m *Machine) Look(now kv.Mono, s Signs) (ask bool) {
-	m.take(now, s)
+func (m *Detector) Observe(now kv.Mono, s Signs) (ask bool) {
+	m.recordSigns(now, s)
 	if m.cfg.Idle < 0 {
-		m.broken = m.broken || m.mute(now) && now.Sub(max(s.Heard, s.Token)) >= mutePatience
+		m.broken = m.broken || m.isMute(now) && now.Sub(max(s.LastHeard, s.LastToken)) >= mutePatience
 		return false
 	}
 	switch {
 	case m.broken:
 		return true
-	case s.Calls == 0 && now.Sub(s.Token) >= m.cfg.Idle:
+	case s.Calls == 0 && now.Sub(s.LastToken) >= m.cfg.Idle:
 		return true
-	case m.mute(now) && now.Sub(s.Token) >= muteAfter:
+	case m.isMute(now) && now.Sub(s.LastToken) >= muteAfter:
 		return true
 	case s.Calls == 0:
 		return false
 	}
-	if s.Overdue && now.Sub(m.asked) >= askSoon {
+	if s.Overdue && now.Sub(m.lastProbe) >= probeSoon {
 		return true
 	}
-	quiet := min(askAgain, m.cfg.Patience)
-	return m.silence(now) >= quiet && now.Sub(m.asked) >= quiet
+	quiet := min(probeAgain, m.cfg.Patience)
+	return m.silentFor(now) >= quiet && now.Sub(m.lastProbe) >= quiet
 }
 
 // recordSigns records signs.
-func (m *Machine) take(now kv.Mono, s Signs) {
+func (m *Detector) recordSigns(now kv.Mono, s Signs) {
 	if s.Work != m.signs.Work {
-		m.worked = now
+		m.lastWork = now
 	}
 	if s.Calls > 0 && m.signs.Calls == 0 {
-		m.busy = now
+		m.busySince = now
 	}
 	if s.Preempted > m.signs.Preempted {
-		m.moved = now
+		m.lastPreempted = now
 	}
-	if s.Token.Sub(m.signs.Token) > pauseAfter {
-		m.run = s.Token
+	if s.LastToken.Sub(m.signs.LastToken) > pauseAfter {
+		m.runSince = s.LastToken
 	}
-	if s.Token > m.signs.Token || m.cfg.Idle < 0 && s.Heard > m.signs.Heard {
+	if s.LastToken > m.signs.LastToken || m.cfg.Idle < 0 && s.LastHeard > m.signs.LastHeard {
 		m.broken = false
 	}
-	if m.out > 0 && max(s.Heard, s.Token) >= m.out {
-		m.out = 0
+	if m.unansweredSince > 0 && max(s.LastHeard, s.LastToken) >= m.unansweredSince {
+		m.unansweredSince = 0
 	}
-	if m.out == 0 {
-		m.out = s.Asked // a request which was given up and repeated still counts from its first try
+	if m.unansweredSince == 0 {
+		m.unansweredSince = s.AskedSince // a request which was given up and repeated still counts from its first try
 	}
 	m.signs = s
 }
 
 // isMute reports whether nothing at all is received from an engine which is accessed over a network.
-func (m *Machine) mute(now kv.Mono) bool {
+func (m *Detector) isMute(now kv.Mono) bool {
 	s := &m.signs
-	out := s.Down || m.out > 0 && now.Sub(m.out) >= muteAfter
-	return s.Remote && out && now.Sub(max(s.Heard, s.Token)) >= muteHeard
+	out := s.Down || m.unansweredSince > 0 && now.Sub(m.unansweredSince) >= muteAfter
+	return s.Remote && out && now.Sub(max(s.LastHeard, s.LastToken)) >= muteHeard
 }
 
 // silentFor returns how long the engine, with calls, has neither produced anything nor reported progress.
-func (m *Machine) silence(now kv.Mono) time.Duration {
-	return now.Sub(max(m.signs.Token, m.worked, m.busy))
+func (m *Detector) silentFor(now kv.Mono) time.Duration {
+	return now.Sub(max(m.signs.LastToken, m.lastWork, m.busySince))
 }
 
 // ProbeTimeout returns how long a probe sent now waits for its token: 3 s, and longer where the engine is
 // slow and not mute: four times the duration of the last probe, and twice the 99th percentile of the time to
 // a first token. For an engine which has never answered, each probe waits twice as long as the one before.
-func (m *Machine) Timeout(now kv.Mono) time.Duration {
-	if m.mute(now) {
-		return askLeast
+func (m *Detector) ProbeTimeout(now kv.Mono) time.Duration {
+	if m.isMute(now) {
+		return minProbe
 	}
-	limit, doubled := max(askLeast, askFactor*m.took), m.failed
+	limit, doubled := max(minProbe, probeFactor*m.probeTime), m.failedProbes
 	if m.firsts.seen >= learnedFirsts {
-		limit = max(limit, 2*m.firsts.most())
+		limit = max(limit, 2*m.firsts.percentile99())
 	}
-	if m.took > 0 || m.firsts.seen >= learnedFirsts {
+	if m.probeTime > 0 || m.firsts.seen >= learnedFirsts {
 		doubled /= patientAfter
 	}
-	return min(min(limit, askMost)<<min(doubled, 4), askMost)
+	return min(min(limit, maxProbe)<<min(doubled, 4), maxProbe)
 }
 
 // RecordProbe records how long the engine took for the token of a probe.
-func (m *Machine) Took(d time.Duration) {
-	if m.signs.Calls == 0 || m.took == 0 {
-		m.took = max(d, time.Millisecond)
+func (m *Detector) RecordProbe(d time.Duration) {
+	if m.signs.Calls == 0 || m.probeTime == 0 {
+		m.probeTime = max(d, time.Millisecond)
 	}
 }
 
 // RecordAnswer records that the engine has produced a token since the probe which was sent at asked.
-func (m *Machine) Answered(asked kv.Mono) {
-	m.broken, m.failed = false, 0
-	m.proof = max(m.proof, asked)
-	m.asked = max(m.asked, asked)
+func (m *Detector) RecordAnswer(asked kv.Mono) {
+	m.broken, m.failedProbes = false, 0
+	m.lastProof = max(m.lastProof, asked)
+	m.lastProbe = max(m.lastProbe, asked)
 }
 
 // RecordError records that the engine refused a probe, or answered it with an error.
-func (m *Machine) Failed() { m.broken = true }
+func (m *Detector) RecordError() { m.broken = true }
 
 // RecordUnanswered records the signs at now, and that the probe sent at asked has no answer. It reports
 // whether the engine is broken.
-func (m *Machine) Unanswered(now, asked kv.Mono, s Signs) bool {
-	m.take(now, s)
-	m.asked = max(m.asked, asked)
-	working := s.Tells && s.Running+s.Waiting > 0 && now.Sub(m.worked) < moving
+func (m *Detector) RecordUnanswered(now, asked kv.Mono, s Signs) bool {
+	m.recordSigns(now, s)
+	m.lastProbe = max(m.lastProbe, asked)
+	working := s.HasQueue && s.Running+s.Waiting > 0 && now.Sub(m.lastWork) < recentWork
 	switch {
 	case m.broken:
-	case m.mute(now):
+	case m.isMute(now):
 		m.broken = true
 	case s.Calls == 0:
 		m.broken = !working // busy for other clients
-	case s.Tells && !s.Partial && s.Running+s.Waiting == 0:
-		m.broken = m.silence(now) >= Least
+	case s.HasQueue && !s.Partial && s.Running+s.Waiting == 0:
+		m.broken = m.silentFor(now) >= MinLimit
 	default:
-		m.broken = m.silence(now) >= max(m.cfg.Patience, m.FirstLimit(s.Prompt))
+		m.broken = m.silentFor(now) >= max(m.cfg.Patience, m.FirstLimit(s.Prompt))
 	}
 	if m.broken {
-		m.failed = min(m.failed+1, 1<<10)
+		m.failedProbes = min(m.failedProbes+1, 1<<10)
 	}
 	return m.broken
 }
 
 // streamLimit returns how long a stream may be silent.
-func (m *Machine) limit(s Stream) time.Duration {
-	if !s.Begun {
+func (m *Detector) streamLimit(s StreamState) time.Duration {
+	if !s.Started {
 		return m.FirstLimit(s.Prompt)
 	}
 	return m.GapLimit()
 }
 
 // IsOverdue reports whether a stream is past its limit and it is not yet known whether the engine works.
-func (m *Machine) Overdue(now kv.Mono, s Stream) bool {
-	limit := m.limit(s)
-	return now.Sub(s.Since) >= limit && !m.waits(now, s) && m.proof < s.Since.Add(limit) && now.Sub(max(m.signs.Token, m.worked)) >= pauseAfter
+func (m *Detector) IsOverdue(now kv.Mono, s StreamState) bool {
+	limit := m.streamLimit(s)
+	return now.Sub(s.Since) >= limit && !m.isQueued(now, s) && m.lastProof < s.Since.Add(limit) && now.Sub(max(m.signs.LastToken, m.lastWork)) >= pauseAfter
 }
 
 // IsStalled reports whether a stream has stalled, by the last observation.
-func (m *Machine) Stalled(now kv.Mono, s Stream) bool {
-	limit := m.limit(s)
-	if now.Sub(s.Since) < limit || m.waits(now, s) {
+func (m *Detector) IsStalled(now kv.Mono, s StreamState) bool {
+	limit := m.streamLimit(s)
+	if now.Sub(s.Since) < limit || m.isQueued(now, s) {
 		return false
 	}
-	if m.cfg.Idle < 0 && m.silence(now) >= max(limit, m.cfg.Patience, m.FirstLimit(s.Prompt)) {
+	if m.cfg.Idle < 0 && m.silentFor(now) >= max(limit, m.cfg.Patience, m.FirstLimit(s.Prompt)) {
 		return true
 	}
-	if m.proof >= s.Since.Add(limit) && now.Sub(m.proof) >= settle {
+	if m.lastProof >= s.Since.Add(limit) && now.Sub(m.lastProof) >= settle {
 		return true
 	}
-	producing := now.Sub(m.signs.Token) < pauseAfter && m.signs.Token > s.Since
-	return producing && now.Sub(max(m.run, s.Since)) >= runProof
+	producing := now.Sub(m.signs.LastToken) < pauseAfter && m.signs.LastToken > s.Since
+	return producing && now.Sub(max(m.runSince, s.Since)) >= runProof
 }
 
 // isQueued reports whether the engine reports that a stream's request may be waiting in its queue, which
 // moves: before its first token, or since it was preempted.
-func (m *Machine) waits(now kv.Mono, s Stream) bool {
-	queue := now.Sub(s.Since) < Most && m.signs.Tells && m.signs.Waiting > 0 && now.Sub(m.worked) < moving
-	return queue && (!s.Begun || m.moved >= s.Since && m.moved > 0)
+func (m *Detector) isQueued(now kv.Mono, s StreamState) bool {
+	queue := now.Sub(s.Since) < MaxLimit && m.signs.HasQueue && m.signs.Waiting > 0 && now.Sub(m.lastWork) < recentWork
+	return queue && (!s.Started || m.lastPreempted >= s.Since && m.lastPreempted > 0)
 }
 
 // RecordGap records the longest of n times between two tokens of a stream.
-func (m *Machine) Gap(longest time.Duration, n int) { m.gaps.add(longest, n) }
+func (m *Detector) RecordGap(longest time.Duration, n int) { m.gaps.addSample(longest, n) }
 
 // RecordFirst records the time to the first token of a stream, with the number of prompt tokens which had to
 // be computed; 0 if unknown.
-func (m *Machine) First(d time.Duration, computed int) {
-	m.firsts.add(time.Duration(int64(d)/int64(computed+promptScale)*promptScale), 1)
+func (m *Detector) RecordFirst(d time.Duration, computed int) {
+	m.firsts.addSample(time.Duration(int64(d)/int64(computed+promptScale)*promptScale), 1)
 }
 
 // GapLimit returns how long a stream may be silent between two tokens: four times the 99th percentile,
 // between MinLimit and MaxLimit.
-func (m *Machine) GapLimit() time.Duration {
+func (m *Detector) GapLimit() time.Duration {
 	switch {
 	case m.cfg.Limit > 0:
 		return m.cfg.Limit
 	case m.gaps.seen < learnedGaps:
 		return unlearned
 	}
-	return min(max(gapFactor*m.gaps.most(), Least), Most)
+	return min(max(gapFactor*m.gaps.percentile99(), MinLimit), MaxLimit)
 }
 
 // FirstLimit returns how long a stream may take for its first token when prompt tokens have to be computed:
 // eight times the 99th percentile for a prompt of that length, at most MaxLimit.
-func (m *Machine) FirstLimit(prompt int) time.Duration {
-	limit, least := time.Duration(0), max(leastFirst, m.cfg.Limit)
-	if !m.signs.Tells {
-		least = max(leastMute, m.cfg.Limit)
+func (m *Detector) FirstLimit(prompt int) time.Duration {
+	limit, least := time.Duration(0), max(minFirst, m.cfg.Limit)
+	if !m.signs.HasQueue {
+		least = max(minMute, m.cfg.Limit)
 	}
 	if prompt = min(max(prompt, 0), 1<<24); m.firsts.seen < learnedFirsts {
 		limit = unlearnedFirst + time.Duration(prompt)*unlearnedToken
 	} else {
-		limit = min(firstFactor*m.firsts.most(), Most) / promptScale * time.Duration(prompt+promptScale)
+		limit = min(firstFactor*m.firsts.percentile99(), MaxLimit) / promptScale * time.Duration(prompt+promptScale)
 	}
-	return min(max(limit, least), max(Most, m.cfg.Limit))
+	return min(max(limit, least), max(MaxLimit, m.cfg.Limit))
 }
 
 // Check reports the first violated invariant. It is for tests.
-func (m *Machine) Check() error {
+func (m *Detector) Check() error {
 	switch gap, first := m.GapLimit(), m.FirstLimit(0); {
-	case m.cfg.Limit == 0 && (gap < Least || gap > Most):
+	case m.cfg.Limit == 0 && (gap < MinLimit || gap > MaxLimit):
 		return fmt.Errorf("the limit between tokens is %v", gap)
-	case first < leastFirst:
+	case first < minFirst:
 		return fmt.Errorf("the limit before the first token is %v", first)
 	case m.FirstLimit(1000) < first:
 		return errors.New("a longer prompt has a shorter limit")
 	}
-	return errors.Join(m.gaps.check(), m.firsts.check())
+	return errors.Join(m.gaps.checkCounts(), m.firsts.checkCounts())
 }

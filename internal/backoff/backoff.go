@@ -11,17 +11,17 @@ import (
 // a random half of it at most, so that clients which failed together do not retry together. It is
 // not safe for concurrent use.
 type Backoff struct {
-	Least, Most time.Duration // both above 0
-	next        time.Duration
+	Min, Max time.Duration // both above 0
+	next     time.Duration
 }
 
 // Wait waits for the next attempt, or returns ctx's error if ctx ends first.
-func (b *Backoff) Wait(ctx context.Context) error { return Pause(ctx, b.Next()) }
+func (b *Backoff) Wait(ctx context.Context) error { return SleepContext(ctx, b.Next()) }
 
 // Next returns the wait before the next attempt, for callers which also wait for other events.
 func (b *Backoff) Next() time.Duration {
-	d := max(b.next, b.Least)
-	b.next = min(2*d, b.Most)
+	d := max(b.next, b.Min)
+	b.next = min(2*d, b.Max)
 	return d + rand.N(d/2+1)
 }
 
@@ -29,7 +29,7 @@ func (b *Backoff) Next() time.Duration {
 func (b *Backoff) Reset() { b.next = 0 }
 
 // SleepContext waits for d, or returns ctx's error if ctx ends first.
-func Pause(ctx context.Context, d time.Duration) error {
+func SleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -12,7 +12,7 @@ import (
 // ForEach calls do with each number below n, with at most hands calls at a time. After the first
 // error it cancels ctx for the other calls and starts no more. It waits for all started calls and
 // returns the first error. A panic in do becomes its error.
-func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int) error) error {
+func ForEach(ctx context.Context, n, hands int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	queue := make(chan int, n)
@@ -24,7 +24,7 @@ func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int)
 	done := make(chan error, hands)
 	for range hands {
 		go func() { // the loop below waits for it
-			done <- Contain(func() error {
+			done <- RecoverPanic(func() error {
 				for i := range queue {
 					if err := ctx.Err(); err != nil {
 						return err
@@ -50,7 +50,7 @@ func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int)
 // RecoverPanic calls f and converts a panic in it to an error, so that a bug fails only the request
 // in which it occurs. The panic value may contain part of a prompt, so only the runtime's own
 // panics are kept.
-func Contain(f func() error) (err error) {
+func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:

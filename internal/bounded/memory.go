@@ -8,26 +8,26 @@ import (
 
 // MemoryBudget is a bounded amount of memory that requests share, in bytes. It is safe for
 // concurrent use.
-type Memory struct {
+type MemoryBudget struct {
 	limit int64
 	mu    struct {
 		sync.Mutex
 		used    int64
-		waiting []*share // in order of arrival
+		waiting []*reservation // in order of arrival
 	}
 }
 
 // reservation is a pending wait for n bytes; granted is closed when they are reserved.
-type share struct {
+type reservation struct {
 	n       int64
 	granted chan struct{}
 }
 
 // NewMemoryBudget returns an unused budget of limit bytes.
-func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+func NewMemoryBudget(limit int64) *MemoryBudget { return &MemoryBudget{limit: limit} }
 
 // TryReserve reserves n bytes and reports whether they were available.
-func (m *Memory) Take(n int64) bool {
+func (m *MemoryBudget) TryReserve(n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.used+n > m.limit {
@@ -40,11 +40,11 @@ func (m *Memory) Take(n int64) bool {
 // Reserve waits until n bytes are available, and reserves them; a larger n than the limit is
 // reduced to it. Waits are served in order. It returns how many bytes it reserved, or the error of
 // ctx. Callers must bound the number of waits.
-func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) {
-	s := &share{n: min(n, m.limit), granted: make(chan struct{})}
+func (m *MemoryBudget) Reserve(ctx context.Context, n int64) (reserved int64, err error) {
+	s := &reservation{n: min(n, m.limit), granted: make(chan struct{})}
 	m.mu.Lock()
 	m.mu.waiting = append(m.mu.waiting, s)
-	m.grant()
+	m.grantLocked()
 	m.mu.Unlock()
 	select {
 	case <-s.granted:
@@ -58,20 +58,20 @@ func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) 
 	} else { // granted at the same moment
 		m.mu.used -= s.n
 	}
-	m.grant() // later waits may fit now
+	m.grantLocked() // later waits may fit now
 	return 0, ctx.Err()
 }
 
 // Release returns n reserved bytes.
-func (m *Memory) Give(n int64) {
+func (m *MemoryBudget) Release(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.used -= n
-	m.grant()
+	m.grantLocked()
 }
 
 // grantLocked serves the first waits while there is room.
-func (m *Memory) grant() {
+func (m *MemoryBudget) grantLocked() {
 	for len(m.mu.waiting) > 0 && m.mu.used+m.mu.waiting[0].n <= m.limit {
 		s := m.mu.waiting[0]
 		m.mu.waiting = m.mu.waiting[1:]
@@ -81,14 +81,14 @@ func (m *Memory) grant() {
 }
 
 // Used returns how many bytes are reserved.
-func (m *Memory) Used() int64 {
+func (m *MemoryBudget) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.used
 }
 
 // Waiting returns the number of pending waits.
-func (m *Memory) Waiting() int {
+func (m *MemoryBudget) Waiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.mu.waiting)

@@ -16,7 +16,7 @@ import (
 )
 
 // CertOptions describes a certificate.
-type Form struct {
+type CertOptions struct {
 	Name string // of its subject
 	// From and Until bound its validity. Zero From means 1970, which is also in the past in
 	// synctest bubbles; zero Until means an hour from now.
@@ -31,7 +31,7 @@ type Pair struct {
 }
 
 // NewPair returns a new pair.
-func Make(t testing.TB, f Form) *Pair {
+func NewPair(t testing.TB, f CertOptions) *Pair {
 	t.Helper()
 	if f.From.IsZero() {
 		f.From = time.Unix(0, 0)

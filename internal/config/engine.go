@@ -14,7 +14,7 @@ const (
 )
 
 // builtinModelName returns the model of a built-in engine; "" for other engines.
-func builtinModel(name string) string {
+func builtinModelName(name string) string {
 	switch name {
 	case EngineTiny:
 		return "penstock-tiny"
@@ -25,8 +25,8 @@ func builtinModel(name string) string {
 }
 
 // IsBuiltinModel reports whether name is that of a built-in model.
-func BuiltinModel(name string) bool {
-	return name == builtinModel(EngineTiny) || name == builtinModel(EngineSim)
+func IsBuiltinModel(name string) bool {
+	return name == builtinModelName(EngineTiny) || name == builtinModelName(EngineSim)
 }
 
 // TokenBudget returns how many tokens a worker's engine computes in one step: MaxBatchedTokens, or the
@@ -36,19 +36,19 @@ func (c *Config) TokenBudget() int {
 	switch {
 	case c.MaxBatchedTokens != 0:
 		return c.MaxBatchedTokens
-	case c.Engine() == EngineSim:
+	case c.EngineKind() == EngineSim:
 		return 8192
 	}
 	return 512
 }
 
 // simCacheTokens is the default capacity of a simulated worker, in tokens.
-const simTokens = 1 << 20
+const simCacheTokens = 1 << 20
 
 // CacheBlocks returns the capacity of a worker's cache in blocks; 0 leaves it to the engine.
-func (c *Config) Blocks() int {
-	if c.KVCacheBlocks == 0 && c.Engine() == EngineSim {
-		return max(1, simTokens/max(1, c.KVCacheBlockSize))
+func (c *Config) CacheBlocks() int {
+	if c.KVCacheBlocks == 0 && c.EngineKind() == EngineSim {
+		return max(1, simCacheTokens/max(1, c.KVCacheBlockSize))
 	}
 	return c.KVCacheBlocks
 }
@@ -59,10 +59,10 @@ func (c *Config) ModelName() string {
 	switch {
 	case len(c.ServedModelName) > 0:
 		return c.ServedModelName[0]
-	case c.Remote():
+	case c.HasRemoteEngines():
 		return "" // the engine reports it
 	case c.ModelPath == "":
-		return builtinModel(c.Engine())
+		return builtinModelName(c.EngineKind())
 	}
 	if dir, err := filepath.Abs(c.ModelPath); err == nil {
 		return filepath.Base(dir) // Abs gives "." a name too
@@ -71,26 +71,26 @@ func (c *Config) ModelName() string {
 }
 
 // checkModel checks that the engine has the model.
-func (p *problems) engine(c *Config) {
-	have := builtinModel(c.Engine())
+func (p *problems) checkModel(c *Config) {
+	have := builtinModelName(c.EngineKind())
 	if c.ModelPath != "" || have == "" || c.Model == "" || c.Model == have {
 		return
 	}
-	p.add("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.Engine()))
+	p.report("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.EngineKind()))
 }
 
 // checkBatch checks that every sequence of a batch gets a token in each step.
-func (p *problems) batch(c *Config) {
-	if c.Remote() {
+func (p *problems) checkBatch(c *Config) {
+	if c.HasRemoteEngines() {
 		return // the engine decides
 	}
 	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
-		p.add("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
+		p.report("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
 	}
 }
 
 // ParseHostedExperts returns the experts which a worker hosts; nil if the setting is empty.
-func (c *Config) Experts() []engine.HostedExperts {
+func (c *Config) ParseHostedExperts() []engine.HostedExperts {
 	experts, _ := engine.ParseExperts(c.HostedExperts) // validated before
 	return experts
 }

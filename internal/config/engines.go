@@ -76,7 +76,7 @@ func (e *RemoteEngine) String() string { return e.Kind + "=" + e.URL.String() }
 
 // EngineKind returns the kind of this process's engines: EngineTiny, EngineSim, or that of the first remote
 // engine.
-func (c *Config) Engine() string {
+func (c *Config) EngineKind() string {
 	if len(c.Engines) == 0 {
 		return EngineTiny
 	}
@@ -85,11 +85,11 @@ func (c *Config) Engine() string {
 }
 
 // HasRemoteEngines reports whether the engines of this process are remote.
-func (c *Config) Remote() bool { return slices.Contains(RemoteKinds(), c.Engine()) }
+func (c *Config) HasRemoteEngines() bool { return slices.Contains(RemoteKinds(), c.EngineKind()) }
 
 // RemoteEngines returns the remote engines, completed from other settings. The tree must be valid.
 func (l *Loaded) RemoteEngines() []RemoteEngine {
-	if !l.Remote() {
+	if !l.HasRemoteEngines() {
 		return nil
 	}
 	var all []RemoteEngine
@@ -99,12 +99,12 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 			continue // validated before
 		}
 		if l.Command == Worker {
-			e.add(&l.Config)
+			e.applyWorkerSettings(&l.Config)
 		}
 		if e.Name == "" && len(l.ServedModelName) > 0 {
 			e.Name = l.ServedModelName[0]
 		}
-		if e.BlockSize == 0 && l.Given("kv-cache-block-size") {
+		if e.BlockSize == 0 && l.IsSet("kv-cache-block-size") {
 			e.BlockSize = l.KVCacheBlockSize
 		}
 		if e.ModelPath == "" && e.Mode != ModePass {
@@ -117,11 +117,11 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 
 // applyWorkerSettings sets the event endpoints from a worker's settings kv-events and kv-replay, unless they
 // are set already.
-func (e *RemoteEngine) add(c *Config) {
-	if v, err := endpoint(c.KVEvents); err == nil && e.Events.IsZero() {
+func (e *RemoteEngine) applyWorkerSettings(c *Config) {
+	if v, err := parseEndpoint(c.KVEvents); err == nil && e.Events.IsZero() {
 		e.Events = v
 	}
-	if v, err := endpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
+	if v, err := parseEndpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
 		e.Replay = v
 	}
 }
@@ -142,7 +142,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	}
 	e := RemoteEngine{Kind: kind, Mode: ModeAuto}
 	var err error
-	if e.URL, err = engineURL(kind, address); err != nil {
+	if e.URL, err = parseEngineURL(kind, address); err != nil {
 		return RemoteEngine{}, err
 	}
 	seen := map[string]bool{}
@@ -153,21 +153,21 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 		switch {
 		case seen[key]:
 			err = errors.New("it is given twice")
-		case value == "" && slices.Contains(engineKeys(), key):
+		case value == "" && slices.Contains(engineOptionKeys(), key):
 			err = fmt.Errorf("it has no value: write %s=…", key)
 		default:
-			err = e.set(key, value)
+			err = e.setOption(key, value)
 		}
 		if err != nil {
 			return RemoteEngine{}, fmt.Errorf("%s: %.40s: %w", e.String(), key, err)
 		}
 		seen[key] = true
 	}
-	return e, e.fits()
+	return e, e.validate()
 }
 
 // engineOptionKeys lists the keys which may follow the URL.
-func engineKeys() []string {
+func engineOptionKeys() []string {
 	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check"}
 }
 
@@ -193,7 +193,7 @@ func cutPart(text string) (part, rest string, more bool) {
 }
 
 // splitParts returns the comma-separated parts of a value, of one or of several engines.
-func parts(text string) []string {
+func splitParts(text string) []string {
 	var all []string
 	for more := true; more; {
 		var part string
@@ -204,7 +204,7 @@ func parts(text string) []string {
 }
 
 // parseEngineURL parses the URL of an engine.
-func engineURL(kind, text string) (*url.URL, error) {
+func parseEngineURL(kind, text string) (*url.URL, error) {
 	const want = "want http://HOST:PORT or https://HOST[:PORT], with a path if the engine has one"
 	u, err := url.Parse(text)
 	switch {
@@ -226,18 +226,18 @@ func engineURL(kind, text string) (*url.URL, error) {
 }
 
 // setOption sets the field for one part of a value.
-func (e *RemoteEngine) set(key, value string) (err error) {
+func (e *RemoteEngine) setOption(key, value string) (err error) {
 	switch key {
 	case "events":
-		e.Events, err = endpoint(value)
+		e.Events, err = parseEndpoint(value)
 	case "replay":
-		e.Replay, err = endpoint(value)
+		e.Replay, err = parseEndpoint(value)
 	case "snapshot":
-		e.Snapshot, err = endpoint(value)
+		e.Snapshot, err = parseEndpoint(value)
 	case "ranks":
-		e.Ranks, err = number(value, 1, maxRanks)
+		e.Ranks, err = parseNumber(value, 1, maxRanks)
 	case "block-size":
-		e.BlockSize, err = number(value, 2, 65536)
+		e.BlockSize, err = parseNumber(value, 2, 65536)
 	case "mode":
 		if e.Mode = value; !slices.Contains([]string{ModeAuto, ModeTokens, ModePass}, value) {
 			err = fmt.Errorf("%.40q is not one of auto, tokens, pass", value)
@@ -249,26 +249,26 @@ func (e *RemoteEngine) set(key, value string) (err error) {
 	case "model-path":
 		e.ModelPath = value
 	case "media":
-		e.Media, err = mediaKinds(value)
+		e.Media, err = parseMediaKinds(value)
 	case "media-keys":
 		if e.MediaKeys = value; value != "uuid" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of uuid, off", value)
 		}
 	case "mm-processor-kwargs":
-		e.ProcessorArgs, err = processorArgs(value)
+		e.ProcessorArgs, err = parseProcessorArgs(value)
 	case "media-check":
 		if e.Unchecked = value == "off"; value != "on" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of on, off", value)
 		}
 	default:
-		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineKeys(), ", "), hintOf(key))
+		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineOptionKeys(), ", "), suggestKey(key))
 	}
 	return err
 }
 
 // parseMediaKinds parses the kinds of media which a model accepts: some of audio, image and video, joined by
 // +, or none.
-func mediaKinds(text string) ([]string, error) {
+func parseMediaKinds(text string) ([]string, error) {
 	kinds := []string{}
 	if text == "none" {
 		return kinds, nil
@@ -288,7 +288,7 @@ const maxProcessorArgs = 4096
 
 // parseProcessorArgs parses a JSON object and returns it in canonical form without spaces, so that the
 // arguments of two engines can be compared.
-func processorArgs(text string) (string, error) {
+func parseProcessorArgs(text string) (string, error) {
 	var args map[string]any
 	if err := json.Unmarshal([]byte(text), &args); err != nil || args == nil || len(text) > maxProcessorArgs {
 		return "", fmt.Errorf(`%.40q is not a JSON object of at most %d bytes, such as {"max_pixels":1003520}`, text, maxProcessorArgs)
@@ -298,7 +298,7 @@ func processorArgs(text string) (string, error) {
 }
 
 // suggestKey explains a likely mistake behind an unknown key; "" if there is none.
-func hintOf(key string) string {
+func suggestKey(key string) string {
 	switch key {
 	case "api-key", "key", "token", "password":
 		return "; a key itself is not taken here, since command lines can be read by others: put it into a file for api-key-file"
@@ -310,7 +310,7 @@ func hintOf(key string) string {
 }
 
 // parseNumber parses an integer from lo to hi.
-func number(text string, lo, hi int) (int, error) {
+func parseNumber(text string, lo, hi int) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < lo || n > hi {
 		return 0, fmt.Errorf("%.40q is not a number from %d to %d", text, lo, hi)
@@ -320,7 +320,7 @@ func number(text string, lo, hi int) (int, error) {
 
 // parseEndpoint parses a ZeroMQ endpoint of an engine. This process dials it, or listens on it if the host is
 // * or 0.0.0.0.
-func endpoint(text string) (zmtp.Endpoint, error) {
+func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	switch {
 	case len(text) > 300 || err != nil && !strings.HasPrefix(text, "tcp://") && !strings.HasPrefix(text, "ipc://"):
@@ -334,12 +334,12 @@ func endpoint(text string) (zmtp.Endpoint, error) {
 }
 
 // endpointsCollide reports whether the endpoints of two ranks would be the same.
-func (e *RemoteEngine) meet() bool {
+func (e *RemoteEngine) endpointsCollide() bool {
 	if e.Events.IsZero() || e.Replay.IsZero() {
 		return false
 	}
 	for i := range e.Ranks {
-		if e.Events.Rank(i) == e.Replay || e.Replay.Rank(i) == e.Events {
+		if e.Events.RankEndpoint(i) == e.Replay || e.Replay.RankEndpoint(i) == e.Events {
 			return true
 		}
 	}
@@ -347,7 +347,7 @@ func (e *RemoteEngine) meet() bool {
 }
 
 // validate checks that the options fit together.
-func (e *RemoteEngine) fits() error {
+func (e *RemoteEngine) validate() error {
 	silent := e.Kind == EngineLlamaCpp
 	switch {
 	case silent && !e.Events.IsZero():
@@ -358,7 +358,7 @@ func (e *RemoteEngine) fits() error {
 		return fmt.Errorf("%s: snapshot: it goes together with events: give events=tcp://HOST:PORT too", e)
 	case silent && e.Ranks > 1:
 		return fmt.Errorf("%s: ranks: llama.cpp has one; give each server a --engine of its own", e)
-	case e.meet():
+	case e.endpointsCollide():
 		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, so that some of them are the same with ranks=%d: have the engine keep the two ports at least %d apart", e, e.Ranks, e.Ranks)
 	case e.ProcessorArgs != "" && e.Kind != EngineVLLM:
 		return fmt.Errorf("%s: mm-processor-kwargs: it is the setting of that name of vLLM; leave it out", e)
@@ -385,7 +385,7 @@ func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 // splitEngines splits engines which are separated by commas, as their options are.
 func splitEngines(value string) Engines {
 	all := Engines{}
-	for _, part := range parts(value) {
+	for _, part := range splitParts(value) {
 		key, _, assigned := strings.Cut(part, "=")
 		if len(all) > 0 && assigned && !slices.Contains(RemoteKinds(), key) {
 			all[len(all)-1] += "," + part
@@ -413,18 +413,18 @@ func (f *enginesFlag) Set(value string) error {
 }
 
 // String implements pflag.Value.
-func (f *enginesFlag) String() string { return strings.Join(f.list.shown(), " ") }
+func (f *enginesFlag) String() string { return strings.Join(f.list.redact(), " ") }
 
 // Type implements pflag.Value.
 func (f *enginesFlag) Type() string { return "engine" }
 
 // redact returns the list without anything which could be a secret.
-func (e *Engines) shown() []string {
+func (e *Engines) redact() []string {
 	var out []string
 	for _, text := range *e {
-		all := parts(text)
+		all := splitParts(text)
 		for i, part := range all {
-			all[i] = shownPart(part)
+			all[i] = redactPart(part)
 		}
 		out = append(out, strings.Join(all, ","))
 	}
@@ -433,12 +433,12 @@ func (e *Engines) shown() []string {
 
 // redactPart returns one part of a value without anything which could be a secret. It hides the values of
 // unknown keys.
-func shownPart(part string) string {
+func redactPart(part string) string {
 	key, value, assigned := strings.Cut(part, "=")
 	switch {
 	case !assigned:
 		return part
-	case slices.Contains(engineKeys(), key):
+	case slices.Contains(engineOptionKeys(), key):
 		return part
 	case !slices.Contains(RemoteKinds(), key):
 		return key + "=xxxxx"
@@ -460,8 +460,8 @@ func shownPart(part string) string {
 }
 
 // displayValue returns the redacted setting: a string if there is one engine, as in a file, else a list.
-func (e *Engines) value() any {
-	shown := e.shown()
+func (e *Engines) displayValue() any {
+	shown := e.redact()
 	if len(shown) == 1 {
 		return shown[0]
 	}
@@ -469,9 +469,9 @@ func (e *Engines) value() any {
 }
 
 // checkEngines checks each engine, and that they can be combined.
-func (p *problems) engines(c *Config) {
+func (p *problems) checkEngines(c *Config) {
 	if len(c.Engines) == 0 {
-		p.add("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
+		p.report("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
 		return
 	}
 	local, remote, feeds := 0, map[string]bool{}, map[zmtp.Endpoint]bool{}
@@ -482,55 +482,55 @@ func (p *problems) engines(c *Config) {
 		}
 		e, err := ParseRemoteEngine(text)
 		if err != nil {
-			p.add("engine", err.Error())
+			p.report("engine", err.Error())
 			continue
 		}
 		at := e.URL.String()
 		if remote[at] {
-			p.add("engine", fmt.Sprintf("%s is given twice: an engine has one worker, or one for each data-parallel rank (ranks=N)", at))
+			p.report("engine", fmt.Sprintf("%s is given twice: an engine has one worker, or one for each data-parallel rank (ranks=N)", at))
 		}
 		remote[at] = true
 		if !e.Events.IsZero() && feeds[e.Events] {
-			p.add("engine", fmt.Sprintf("events=%s is given twice: each engine publishes at an endpoint of its own", e.Events))
+			p.report("engine", fmt.Sprintf("events=%s is given twice: each engine publishes at an endpoint of its own", e.Events))
 		}
 		feeds[e.Events] = true
 		if e.ModelPath != "" {
-			p.directory("engine", e.ModelPath)
+			p.requireDirectory("engine", e.ModelPath)
 		}
 	}
 	switch {
 	case local > 0 && len(remote) > 0:
-		p.add("engine", "engines of this program (tiny, sim) and of others are not mixed in one process: start two workers in a fleet, or leave one of them out")
+		p.report("engine", "engines of this program (tiny, sim) and of others are not mixed in one process: start two workers in a fleet, or leave one of them out")
 	case local > 1:
-		p.add("engine", "one engine of this program is enough: workers says how many there are of it")
+		p.report("engine", "one engine of this program is enough: workers says how many there are of it")
 	}
 	if len(remote) > 0 && len(c.ServedModelName) > 1 {
-		p.add("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
+		p.report("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
 	}
-	p.feeds(c)
+	p.checkEventEndpoints(c)
 }
 
 // checkEventEndpoints checks a worker's settings for its engine's event endpoints.
-func (p *problems) feeds(c *Config) {
+func (p *problems) checkEventEndpoints(c *Config) {
 	for _, s := range []struct{ key, value string }{{"kv-events", c.KVEvents}, {"kv-replay", c.KVReplay}} {
 		if s.value == "" {
 			continue
 		}
-		if _, err := endpoint(s.value); err != nil {
-			p.add(s.key, err.Error())
+		if _, err := parseEndpoint(s.value); err != nil {
+			p.report(s.key, err.Error())
 		}
 	}
 }
 
 // checkWorkerEngine checks a worker's engine together with the related settings.
-func (p *problems) oneRemote(c *Config) {
+func (p *problems) checkWorkerEngine(c *Config) {
 	if len(c.Engines) > 1 {
-		p.add("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
+		p.report("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
 		return
 	}
-	if !c.Remote() {
+	if !c.HasRemoteEngines() {
 		if c.KVEvents+c.KVReplay != "" {
-			p.add("kv-events", fmt.Sprintf("it is about engines that other programs run, and engine %s is not one", c.Engine()))
+			p.report("kv-events", fmt.Sprintf("it is about engines that other programs run, and engine %s is not one", c.EngineKind()))
 		}
 		return
 	}
@@ -540,14 +540,14 @@ func (p *problems) oneRemote(c *Config) {
 	}
 	switch {
 	case c.KVEvents != "" && !e.Events.IsZero():
-		p.add("kv-events", "the value of engine says events= too; give one of them")
+		p.report("kv-events", "the value of engine says events= too; give one of them")
 		return
 	case c.KVReplay != "" && !e.Replay.IsZero():
-		p.add("kv-replay", "the value of engine says replay= too; give one of them")
+		p.report("kv-replay", "the value of engine says replay= too; give one of them")
 		return
 	}
-	e.add(c)
-	if err := e.fits(); err != nil {
-		p.add("kv-events", err.Error())
+	e.applyWorkerSettings(c)
+	if err := e.validate(); err != nil {
+		p.report("kv-events", err.Error())
 	}
 }

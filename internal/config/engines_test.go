@@ -157,7 +157,7 @@ func TestEnginesFromEverywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Remote() && len(l.RemoteEngines()) != len(l.Engines) {
+		if l.HasRemoteEngines() && len(l.RemoteEngines()) != len(l.Engines) {
 			t.Errorf("%d engines of %q", len(l.RemoteEngines()), l.Engines)
 		}
 		return l.Engines
@@ -271,7 +271,7 @@ func TestEnginesShown(t *testing.T) {
 
 func TestBuiltinModel(t *testing.T) {
 	for name, want := range map[string]bool{"penstock-sim": true, "penstock-tiny": true, "": false, "org/penstock-sim": false} {
-		if BuiltinModel(name) != want {
+		if IsBuiltinModel(name) != want {
 			t.Errorf("%q is built in: %v", name, !want)
 		}
 	}
@@ -292,7 +292,7 @@ func TestHubCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := filepath.ToSlash(l.HubCache()); got != c.want {
+		if got := filepath.ToSlash(l.HubCacheDir()); got != c.want {
 			t.Errorf("%v: %s, want %s", c.environ, got, c.want)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // maxConfigFile bounds the size of a configuration file, in bytes.
-const maxFile = 1 << 20
+const maxConfigFile = 1 << 20
 
 // envPrefix is the prefix of the environment variables of all settings.
 const envPrefix = "PENSTOCK_"
@@ -40,43 +40,43 @@ type Loaded struct {
 	Command Command
 	origin  map[string]string
 
-	traces   bool
-	noTraces string // why traces are off although an endpoint is configured
-	hubCache string
+	tracesEnabled bool
+	tracesProblem string // why traces are off although an endpoint is configured
+	hubCacheDir   string
 }
 
 // IsSet reports whether a setting has its value from anywhere but its default.
-func (l *Loaded) Given(key string) bool { return l.origin[key] != "default" }
+func (l *Loaded) IsSet(key string) bool { return l.origin[key] != "default" }
 
 // Settings lists every setting of the command in the order of the tree, without passwords in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
-	for _, f := range settings() {
-		if !isOn(f, l.Command) {
+	for _, f := range settingFields() {
+		if !appliesTo(f, l.Command) {
 			continue
 		}
 		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
 		switch of := v.(type) {
-		case Seconds:
+		case Duration:
 			v = of.String()
 		case Engines:
-			v = of.value()
+			v = of.displayValue()
 		}
-		if keyOf(f) == "nats" {
-			v = withoutSecrets(l.NATS)
+		if settingKey(f) == "nats" {
+			v = redactURLs(l.NATS)
 		}
-		out = append(out, Setting{Key: keyOf(f), Value: v, Origin: l.origin[keyOf(f)]})
+		out = append(out, Setting{Key: settingKey(f), Value: v, Origin: l.origin[settingKey(f)]})
 	}
 	return out
 }
 
 // EnvName returns the name of the environment variable of a key.
-func Env(key string) string {
+func EnvName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
 // redactURLs returns comma-separated URLs without their passwords and tokens.
-func withoutSecrets(urls string) string {
+func redactURLs(urls string) string {
 	if urls == "" {
 		return ""
 	}
@@ -98,12 +98,12 @@ func withoutSecrets(urls string) string {
 type Flags struct {
 	command Command
 	values  Config
-	set     *pflag.FlagSet
+	flagSet *pflag.FlagSet
 }
 
 // AddFlags defines the flags of the command on fs.
 func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
-	return addFlags(fs, command, func(f reflect.StructField) bool { return isOn(f, command) })
+	return addFlags(fs, command, func(f reflect.StructField) bool { return appliesTo(f, command) })
 }
 
 // AddAllFlags defines the flags of every command on fs, for a command line which names its command only with
@@ -113,12 +113,12 @@ func AddAllFlags(fs *pflag.FlagSet) *Flags {
 }
 
 func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) bool) *Flags {
-	fl := &Flags{command: command, values: Defaults(command), set: fs}
+	fl := &Flags{command: command, values: Defaults(command), flagSet: fs}
 	tree := reflect.ValueOf(&fl.values).Elem()
-	for _, f := range settings() {
+	for _, f := range settingFields() {
 		if has(f) {
-			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
-			fs.Lookup(keyOf(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
+			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), settingKey(f), f.Tag.Get("help"))
+			fs.Lookup(settingKey(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
 		}
 	}
 	return fl
@@ -131,21 +131,21 @@ func NoFlags(command Command) *Flags {
 
 // SetCommand sets the command to which the flags belong. It is an error if a given flag is not a setting of
 // that command, or if the command has no settings.
-func (fl *Flags) For(command string) error {
+func (fl *Flags) SetCommand(command string) error {
 	if !slices.Contains(Commands(), Command(command)) {
 		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker and router", command)
 	}
 	fl.command = Command(command)
 	var errs []error
-	for _, f := range settings() {
-		if fl.set.Changed(keyOf(f)) && !isOn(f, fl.command) {
-			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", keyOf(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
+	for _, f := range settingFields() {
+		if fl.flagSet.Changed(settingKey(f)) && !appliesTo(f, fl.command) {
+			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", settingKey(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func isOn(f reflect.StructField, command Command) bool {
+func appliesTo(f reflect.StructField, command Command) bool {
 	return slices.Contains(strings.Split(f.Tag.Get("on"), ","), string(command))
 }
 
@@ -170,19 +170,19 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	case *[]float64:
 		fs.Float64SliceVar(p, key, *p, help)
 		f := fs.Lookup(key)
-		f.Value, f.DefValue = numbers{f.Value}, join(*p)
-	case *Seconds:
+		f.Value, f.DefValue = numbersValue{f.Value}, formatNumbers(*p)
+	case *Duration:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}
 }
 
 // numbersValue is a list of numbers which help calls "numbers".
-type numbers struct{ pflag.Value }
+type numbersValue struct{ pflag.Value }
 
-func (numbers) Type() string { return "numbers" }
+func (numbersValue) Type() string { return "numbers" }
 
 // formatNumbers formats a list as a flag accepts it.
-func join(list []float64) string {
+func formatNumbers(list []float64) string {
 	texts := make([]string, len(list))
 	for i, v := range list {
 		texts[i] = strconv.FormatFloat(v, 'g', -1, 64)
@@ -209,30 +209,30 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 		flags = NoFlags(Up)
 	}
 	l := &Loaded{Config: Defaults(flags.command), Command: flags.command, origin: map[string]string{}}
-	for _, f := range settings() {
-		l.origin[keyOf(f)] = "default"
+	for _, f := range settingFields() {
+		l.origin[settingKey(f)] = "default"
 	}
 	if path == "" {
-		path = fileOf(environ)
+		path = configFileFromEnv(environ)
 	}
-	l.traces, l.noTraces = traces(environ)
-	l.hubCache = hubCache(environ)
-	err := errors.Join(l.file(path), l.environment(environ))
-	l.flags(flags)
+	l.tracesEnabled, l.tracesProblem = detectTraces(environ)
+	l.hubCacheDir = findHubCacheDir(environ)
+	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
+	l.applyFlags(flags)
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
-	return l, errors.Join(err, l.Validate(), l.validateFor(l.Command))
+	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
 }
 
 // configFileFromEnv returns the value of EnvFile; "" if it is not set.
-func fileOf(environ []string) string {
-	return variable(environ, EnvFile)
+func configFileFromEnv(environ []string) string {
+	return lookupEnv(environ, EnvFile)
 }
 
-func (l *Loaded) file(path string) error {
+func (l *Loaded) applyFile(path string) error {
 	if path == "" {
 		return nil
 	}
-	data, err := readFile(path)
+	data, err := readConfigFile(path)
 	if err != nil {
 		return err
 	}
@@ -252,17 +252,17 @@ func (l *Loaded) file(path string) error {
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, key.Line)
-		setting, ok := settingOf(key.Value)
+		setting, ok := findSetting(key.Value)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggest(key.Value)))
+			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggestSetting(key.Value)))
 		case seen[key.Value]:
 			errs = append(errs, fmt.Errorf("config file %s: key %.100q given twice", at, key.Value))
 		case value.Tag == "!!null":
 			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
-			if err := value.Decode(l.target(setting)); err != nil {
-				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(flagOf(setting, l.Command), value, err)))
+			if err := value.Decode(l.settingPointer(setting)); err != nil {
+				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(newSettingFlag(setting, l.Command), value, err)))
 			}
 			l.origin[key.Value] = "file " + at
 		}
@@ -271,25 +271,25 @@ func (l *Loaded) file(path string) error {
 	return errors.Join(errs...)
 }
 
-func readFile(path string) ([]byte, error) {
+func readConfigFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("config file: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("config file %s: %w", path, err)
 	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxFile)
+	if len(data) > maxConfigFile {
+		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxConfigFile)
 	}
 	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
 }
 
 // applyEnvironment applies the variables. A variable of another system with the same meaning is overridden by
 // ours.
-func (l *Loaded) environment(environ []string) error {
+func (l *Loaded) applyEnvironment(environ []string) error {
 	var errs []error
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
@@ -307,17 +307,17 @@ func (l *Loaded) environment(environ []string) error {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
-		setting, ok := settingOf(key)
+		setting, ok := findSetting(key)
 		if !ok {
-			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggest(key)))
+			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggestSetting(key)))
 			continue
 		}
-		if strings.TrimSpace(value) == "" && !mayBeEmpty(l.target(setting)) {
+		if strings.TrimSpace(value) == "" && !allowsEmpty(l.settingPointer(setting)) {
 			errs = append(errs, fmt.Errorf("environment: %s: it is empty; give it a value or unset it", name))
 			continue
 		}
-		if err := decode(l.target(setting), value); err != nil {
-			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(flagOf(setting, l.Command), value, err)))
+		if err := decodeValue(l.settingPointer(setting), value); err != nil {
+			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(newSettingFlag(setting, l.Command), value, err)))
 			continue
 		}
 		l.origin[key] = "env " + name
@@ -326,7 +326,7 @@ func (l *Loaded) environment(environ []string) error {
 }
 
 // allowsEmpty reports whether the empty string is a valid value: strings and lists can be empty.
-func mayBeEmpty(target any) bool {
+func allowsEmpty(target any) bool {
 	switch target.(type) {
 	case *string, *[]string, *[]float64:
 		return true
@@ -335,7 +335,7 @@ func mayBeEmpty(target any) bool {
 }
 
 // decodeValue parses the value of an environment variable. List items are separated by commas.
-func decode(target any, value string) error {
+func decodeValue(target any, value string) error {
 	switch p := target.(type) {
 	case *string:
 		*p = value
@@ -355,12 +355,12 @@ func decode(target any, value string) error {
 	return yaml.Unmarshal([]byte(value), target)
 }
 
-func (l *Loaded) flags(flags *Flags) {
+func (l *Loaded) applyFlags(flags *Flags) {
 	from := reflect.ValueOf(&flags.values).Elem()
 	to := reflect.ValueOf(&l.Config).Elem()
-	for _, f := range settings() {
-		key := keyOf(f)
-		if flags.set.Changed(key) {
+	for _, f := range settingFields() {
+		key := settingKey(f)
+		if flags.flagSet.Changed(key) {
 			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
 			l.origin[key] = "flag --" + key
 		}
@@ -368,9 +368,9 @@ func (l *Loaded) flags(flags *Flags) {
 }
 
 // findSetting returns the field of the setting with the given key.
-func settingOf(key string) (reflect.StructField, bool) {
-	for _, f := range settings() {
-		if keyOf(f) == key {
+func findSetting(key string) (reflect.StructField, bool) {
+	for _, f := range settingFields() {
+		if settingKey(f) == key {
 			return f, true
 		}
 	}
@@ -378,26 +378,26 @@ func settingOf(key string) (reflect.StructField, bool) {
 }
 
 // settingPointer returns a pointer to the value of a setting.
-func (l *Loaded) target(f reflect.StructField) any {
+func (l *Loaded) settingPointer(f reflect.StructField) any {
 	return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface()
 }
 
 // settingFields lists the fields of the tree which are settings.
-func settings() []reflect.StructField {
+func settingFields() []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Config]()), func(f reflect.StructField) bool {
-		return keyOf(f) == ""
+		return settingKey(f) == ""
 	})
 }
 
-func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
+func settingKey(f reflect.StructField) string { return f.Tag.Get("key") }
 
 // suggestSetting suggests the setting with the most similar key; "" if none is similar.
-func suggest(key string) string {
+func suggestSetting(key string) string {
 	var keys []string
-	for _, f := range settings() {
-		keys = append(keys, keyOf(f))
+	for _, f := range settingFields() {
+		keys = append(keys, settingKey(f))
 	}
-	best := Closest(key, keys)
+	best := ClosestName(key, keys)
 	if best == "" {
 		return ""
 	}
@@ -406,13 +406,13 @@ func suggest(key string) string {
 
 // ClosestName returns the name with the smallest edit distance to given, the first of several; "" if none is
 // near.
-func Closest(given string, names []string) string {
+func ClosestName(given string, names []string) string {
 	if len(given) > 64 {
 		return "" // nothing is similar, and the distance is expensive
 	}
 	best, least := "", len(given)/3+2
 	for _, name := range names {
-		if d := distance(given, name); d < least {
+		if d := editDistance(given, name); d < least {
 			best, least = name, d
 		}
 	}
@@ -420,7 +420,7 @@ func Closest(given string, names []string) string {
 }
 
 // editDistance returns the Levenshtein distance.
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -10,7 +10,7 @@ import (
 
 // simServerCommand is the command which simulates another engine's server. It is not a role of a fleet, and
 // has some of a worker's settings.
-const simServer Command = "sim"
+const simServerCommand Command = "sim"
 
 // simServerKeys are the settings of simServerCommand except the ones with prefix sim-.
 func simServerKeys() []string {
@@ -23,8 +23,8 @@ type SimServerFlags struct{ flags *Flags }
 // AddSimServerFlags defines the flags on fs, with the names, defaults and meanings of a worker's. "speedup"
 // is an alias of "sim-speedup".
 func AddSimServerFlags(fs *pflag.FlagSet) *SimServerFlags {
-	fl := addFlags(fs, simServer, func(f reflect.StructField) bool {
-		key := keyOf(f)
+	fl := addFlags(fs, simServerCommand, func(f reflect.StructField) bool {
+		key := settingKey(f)
 		return strings.HasPrefix(key, "sim-") && key != "sim-cxl" && key != "sim-moe" || slices.Contains(simServerKeys(), key)
 	})
 	fl.values.Engines = Engines{EngineSim}

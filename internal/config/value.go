@@ -34,7 +34,7 @@ var valueKinds = map[string]valueKind{
 }
 
 // exampleFor returns a value of the kind: the flag's default, unless that is empty or a list.
-func (k valueKind) exampleOf(f *pflag.Flag) string {
+func (k valueKind) exampleFor(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "0", "0s", "false", "[]":
 		return k.example
@@ -46,8 +46,8 @@ func (k valueKind) exampleOf(f *pflag.Flag) string {
 }
 
 // describe returns the kind with an example.
-func (k valueKind) described(f *pflag.Flag) string {
-	if e := k.exampleOf(f); e != "" && f.Value.Type() != "bool" {
+func (k valueKind) describe(f *pflag.Flag) string {
+	if e := k.exampleFor(f); e != "" && f.Value.Type() != "bool" {
 		return k.what + ", for example " + e
 	}
 	return k.what
@@ -62,14 +62,14 @@ func explainValue(f *pflag.Flag, given string, cause error) string {
 		return cause.Error()
 	case f.Value.Type() == "bool":
 		return fmt.Sprintf("%.100q is neither true nor false", given)
-	case outOfRange(given) && strings.Contains(f.Value.Type(), "int"):
+	case isOutOfRange(given) && strings.Contains(f.Value.Type(), "int"):
 		return fmt.Sprintf("%.100q is out of range for %s", given, k.what)
 	}
-	return fmt.Sprintf("%.100q is not %s", given, k.described(f))
+	return fmt.Sprintf("%.100q is not %s", given, k.describe(f))
 }
 
 // isOutOfRange reports whether text is an integer which does not fit in an int64.
-func outOfRange(text string) bool {
+func isOutOfRange(text string) bool {
 	_, err := strconv.ParseInt(text, 10, 64)
 	return errors.Is(err, strconv.ErrRange)
 }
@@ -94,18 +94,18 @@ func explainNode(f *pflag.Flag, n *yaml.Node, cause error) string {
 		}
 	case yaml.ScalarNode:
 		if k.list {
-			return fmt.Sprintf("%.100q is not %s", n.Value, k.described(f))
+			return fmt.Sprintf("%.100q is not %s", n.Value, k.describe(f))
 		}
 		return explainValue(f, n.Value, cause)
 	default: // an alias
 		is = "something else"
 	}
-	return fmt.Sprintf("want %s; it is %s", k.described(f), is)
+	return fmt.Sprintf("want %s; it is %s", k.describe(f), is)
 }
 
 // ExplainFlagError explains an error of parsing a command line: the flag, the given value, the expected kind
 // and an example. It returns other errors, such as those about unknown flags, unchanged.
-func FlagError(err error) error {
+func ExplainFlagError(err error) error {
 	var invalid *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
 	switch {
@@ -115,7 +115,7 @@ func FlagError(err error) error {
 	case errors.As(err, &missing):
 		f := missing.GetFlag()
 		if k, known := valueKinds[f.Value.Type()]; known && f.Value.Type() != "string" {
-			return fmt.Errorf("--%s needs a value: %s", f.Name, k.described(f))
+			return fmt.Errorf("--%s needs a value: %s", f.Name, k.describe(f))
 		}
 		return fmt.Errorf("--%s needs a value", f.Name)
 	}
@@ -123,11 +123,11 @@ func FlagError(err error) error {
 }
 
 // newSettingFlag returns the flag of a setting, with its default for the command.
-func flagOf(f reflect.StructField, command Command) *pflag.Flag {
+func newSettingFlag(f reflect.StructField, command Command) *pflag.Flag {
 	values := Defaults(command)
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), keyOf(f), "")
-	return fs.Lookup(keyOf(f))
+	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), settingKey(f), "")
+	return fs.Lookup(settingKey(f))
 }
 
 // syntaxError explains why a file is not YAML, without the library's prefix.
@@ -145,7 +145,7 @@ func syntaxError(path string, err error) error {
 type SettingError struct{ cause error }
 
 // AsSettingError wraps err, which names the setting, in a SettingError; nil stays nil.
-func WrongSetting(err error) error {
+func AsSettingError(err error) error {
 	if err == nil {
 		return nil
 	}

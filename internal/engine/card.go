@@ -68,7 +68,7 @@ func DecodeCard(b []byte) (Card, error) {
 }
 
 // HasName reports whether clients may ask for the model as name.
-func (c *Card) Names(name string) bool {
+func (c *Card) HasName(name string) bool {
 	if name == c.Name {
 		return true
 	}
@@ -81,12 +81,12 @@ func (c *Card) Names(name string) bool {
 }
 
 // ServingSettings returns the engine's settings that add to the files of the model's checkpoint.
-func (c *Card) Serving() family.Serving {
-	return family.Serving{Loader: family.LoaderOf(c.Engine), ProcessorArgs: c.ProcessorArgs}
+func (c *Card) ServingSettings() family.Serving {
+	return family.Serving{Loader: family.LoaderForEngine(c.Engine), ProcessorArgs: c.ProcessorArgs}
 }
 
 // ServesAdapter reports whether the card lists a LoRA adapter.
-func (c *Card) Serves(adapter string) bool {
+func (c *Card) ServesAdapter(adapter string) bool {
 	_, found := slices.BinarySearch(c.Adapters, adapter)
 	return found
 }
@@ -99,10 +99,10 @@ func (c *Card) Validate() error {
 			errs = append(errs, fmt.Errorf("model card: "+format, args...))
 		}
 	}
-	check(goodName(c.Name), "name must be 1 to %d printable bytes", maxName)
+	check(isPrintableName(c.Name), "name must be 1 to %d printable bytes", maxName)
 	check(len(c.Aliases) <= maxAliases, "%d aliases, at most %d are allowed", len(c.Aliases), maxAliases)
 	for _, a := range c.Aliases[:min(len(c.Aliases), maxAliases)] { // do not report more problems than a card may have aliases
-		check(goodName(a), "every alias must be 1 to %d printable bytes", maxName)
+		check(isPrintableName(a), "every alias must be 1 to %d printable bytes", maxName)
 	}
 	check(c.BlockSize >= 2 && c.BlockSize <= 65536, "block_size must be between 2 and 65536 tokens, not %d", c.BlockSize)
 	check(c.Blocks >= 0, "blocks must not be negative, but is %d", c.Blocks)
@@ -111,18 +111,18 @@ func (c *Card) Validate() error {
 	check(c.VocabSize >= 1 && c.VocabSize <= 1<<31-1, "vocab_size must be positive, not %d", c.VocabSize)
 	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
-	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
-	check(c.MediaKeys == "" || goodName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
-	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
+	check(c.ToolParser == "" || isPrintableName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
+	check(c.MediaKeys == "" || isPrintableName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
+	check(c.ReasoningParser == "" || isPrintableName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	check(len(c.ProcessorArgs) <= MaxProcessorArgs && (c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs))), "mm_processor_kwargs must be JSON of at most %d bytes", MaxProcessorArgs)
 	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)
-	check(len(c.Passes) <= maxPasses, "%d passes, at most %d are allowed", len(c.Passes), maxPasses)
+	check(len(c.PassthroughPaths) <= maxPasses, "%d passes, at most %d are allowed", len(c.PassthroughPaths), maxPasses)
 	for _, list := range [...]struct {
 		name string
 		of   []string
-	}{{"adapters", c.Adapters}, {"passes", c.Passes}, {"media_miscounted", c.Miscounted}} {
+	}{{"adapters", c.Adapters}, {"passes", c.PassthroughPaths}, {"media_miscounted", c.MiscountedMedia}} {
 		for i, s := range list.of[:min(len(list.of), maxAdapters)] {
-			check(goodName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
+			check(isPrintableName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
 			check(i == 0 || list.of[i-1] < s, "%s must be ascending, but %.100q comes after %.100q", list.name, s, list.of[max(i, 1)-1])
 		}
 	}
@@ -163,7 +163,7 @@ func checkExperts(layers []HostedExperts) error {
 	return nil
 }
 
-func goodName(s string) bool {
+func isPrintableName(s string) bool {
 	return s != "" && len(s) <= maxName && utf8.ValidString(s) &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

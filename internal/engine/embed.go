@@ -29,9 +29,9 @@ type EmbedRequest struct {
 func (r *EmbedRequest) Validate() error {
 	switch {
 	case r.Attempt == 0:
-		return fault.Param("attempt", "attempts are numbered from 1")
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
 	case len(r.Prompt) == 0:
-		return fault.Param("input", "the input is empty")
+		return fault.InvalidParam("input", "the input is empty")
 	}
 	return nil
 }

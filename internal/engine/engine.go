@@ -69,9 +69,9 @@ func (l *Load) Add(o Load) {
 
 // AdapterSource is an engine that reports which LoRA adapters are loaded.
 type AdapterSource interface {
-	// Adapters returns the adapters of the card that are in the engine's memory now, ascending. The slice
+	// LoadedAdapters returns the adapters of the card that are in the engine's memory now, ascending. The slice
 	// belongs to the caller.
-	Adapters() []string
+	LoadedAdapters() []string
 }
 
 // AdapterWatcher is an engine whose set of adapters changes while it runs.
@@ -83,10 +83,10 @@ type AdapterWatcher interface {
 }
 
 // MediaCountWatcher is an engine that compares, while it runs, its token counts of media with Penstock's.
-type CountWatcher interface {
+type MediaCountWatcher interface {
 	// WatchMediaCounts calls sink with the new value of Card.MiscountedMedia, now and whenever it changes,
 	// until ctx ends, and then returns nil. sink keeps the slice.
-	WatchCounts(ctx context.Context, sink func(kinds []string)) error
+	WatchMediaCounts(ctx context.Context, sink func(kinds []string)) error
 }
 
 // Card describes a served model for frontends and routers. It is JSON in discovery: fields are only ever
@@ -118,20 +118,20 @@ type Card struct {
 	KVEvents bool `json:"kv_events,omitempty"`
 	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
 	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
-	KVGuessed bool `json:"kv_guessed,omitempty"`
+	KVPredicted bool `json:"kv_guessed,omitempty"`
 	// NoPrefixCache says that the engine's prefix cache is off: routers predict no hits for it.
-	NoReuse bool `json:"no_reuse,omitempty"`
+	NoPrefixCache bool `json:"no_reuse,omitempty"`
 	// Adapters are the LoRA adapters that the engine serves, ascending. Each is a model name of its own, with
 	// Name as its parent. A request for one has it as Model and in its Salt.
 	Adapters []string `json:"adapters,omitempty"`
 	// PassthroughPaths are the paths of the HTTP API whose requests the engine takes unchanged
 	// ("/v1/chat/completions"), ascending: it is a PassthroughEngine. The worker sets them.
-	Passes []string `json:"passes,omitempty"`
+	PassthroughPaths []string `json:"passes,omitempty"`
 	// Media are the kinds of media that the model accepts ("audio", "image", "video"), ascending; nil is text
 	// only. AcceptsObjects says that the engine takes media with a Request's tokens, as its Objects; other
 	// engines take them in passthrough requests.
-	Media    []string `json:"media,omitempty"`
-	Attaches bool     `json:"attaches,omitempty"`
+	Media          []string `json:"media,omitempty"`
+	AcceptsObjects bool     `json:"attaches,omitempty"`
 	// MediaKeys names how an engine that takes media in passthrough conversations is sent the keys of a
 	// PassthroughRequest's Objects: MediaKeysUUID. Without it the engine's cache has media names of its own,
 	// and the part of a prompt after its media cannot be found in that cache.
@@ -141,7 +141,7 @@ type Card struct {
 	ProcessorArgs string `json:"mm_processor_kwargs,omitempty"`
 	// MiscountedMedia are the kinds of media for which the engine's token counts were found to differ from
 	// Penstock's, ascending; see MediaCountWatcher. Requests that show one are routed by their text.
-	Miscounted []string `json:"media_miscounted,omitempty"`
+	MiscountedMedia []string `json:"media_miscounted,omitempty"`
 	// Features says that the engine returns the output of its media processor with the prompt that it makes
 	// of a conversation (Preprocessed.Features), and that it takes such features in a Request's Features from
 	// any engine of the model, so that it need not process the media again.
@@ -151,7 +151,7 @@ type Card struct {
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
 	// ResolvesMedia says that the engine, which is a router process, resolves the media of conversations for
 	// frontends: it is a Preprocessor and takes a PreprocessRequest with ResolveMedia.
-	Sights bool `json:"sights,omitempty"`
+	ResolvesMedia bool `json:"sights,omitempty"`
 	// Embeddings says that the engine is an Embedder. The worker sets it; workers without it get no embedding
 	// requests.
 	Embeddings bool `json:"embeddings,omitempty"`
@@ -159,7 +159,7 @@ type Card struct {
 	// preprocess requests.
 	Preprocess bool `json:"preprocess,omitempty"`
 	// StructuredOutput says that the engine takes requests with an OutputSchema.
-	Guided bool `json:"guided,omitempty"`
+	StructuredOutput bool `json:"guided,omitempty"`
 	// ToolParser and ReasoningParser name the format in which the model writes tool calls and reasoning: ""
 	// means the format is derived from its chat template, vocabulary or name, "none" means neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
@@ -240,7 +240,7 @@ type Request struct {
 	Hints []byte
 	// OutputSchema constrains the text of every choice; nil is free text. Only engines whose card says
 	// StructuredOutput take it; others refuse it with [RefuseSchema].
-	Guide *Guide
+	OutputSchema *OutputSchema
 }
 
 // OutputSchema constrains the text of a choice. It applies to the whole text, Generated included, when the
@@ -252,7 +252,7 @@ type Request struct {
 // the choice ends after the token that no other token may follow; a text that is complete and may continue,
 // such as a number, continues. That end is a delta without tokens whose Finish is FinishStop, so that the
 // last token is not mistaken for a stop token.
-type Guide struct {
+type OutputSchema struct {
 	// Schema is a JSON Schema that the text must match: of 1 to MaxSchema bytes. {"type":"object"} asks for
 	// any object. An engine refuses what it cannot enforce as Invalid, about the parameter SchemaParam.
 	Schema []byte
@@ -262,7 +262,7 @@ type Guide struct {
 const MaxSchema = 256 << 10
 
 // SchemaParam is the client's parameter from which an OutputSchema is made; errors about it carry this name.
-const GuideParam = "response_format"
+const SchemaParam = "response_format"
 
 // Sampling says how tokens are drawn. The zero value is greedy, where RepetitionPenalty 0 means 1. The JSON
 // form is that of model cards.

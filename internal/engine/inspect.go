@@ -64,7 +64,7 @@ func DecodeInspection(b []byte) (*Inspection, error) {
 }
 
 // SendInspectionFrames sends the answer to an inspection in frames.
-func SendInspected(answer []byte, send func(frame []byte) error) error {
+func SendInspectionFrames(answer []byte, send func(frame []byte) error) error {
 	if len(answer) > maxInspection {
 		return fault.New(fault.TooLarge, "the answer to the inspection has %d bytes, at most %d are sent", len(answer), maxInspection)
 	}
@@ -79,7 +79,7 @@ func SendInspected(answer []byte, send func(frame []byte) error) error {
 }
 
 // AppendInspectionFrame appends a frame of the answer to an inspection to the frames before it.
-func TakeInspected(answer, frame []byte) ([]byte, error) {
+func AppendInspectionFrame(answer, frame []byte) ([]byte, error) {
 	if len(answer)+len(frame) > maxInspection {
 		return nil, fault.New(fault.TooLarge, "the answer to the inspection has more than %d bytes", maxInspection)
 	}

@@ -19,7 +19,7 @@ const (
 	MethodPreprocess = "preprocess"
 	// MethodPassthrough takes a PassthroughRequest and answers with PassthroughChunk frames, if the model
 	// card lists the path.
-	MethodPass = "pass"
+	MethodPassthrough = "pass"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
 	// MethodDescribe takes nothing and answers with one frame, a Description as JSON; a draining worker

@@ -37,7 +37,7 @@ type PreprocessRequest struct {
 	Features bool
 	// ResolveMedia says that Chat names media which the engine is to resolve. Engines whose card says
 	// ResolvesMedia take it.
-	Shows bool
+	ResolveMedia bool
 }
 
 // Validate checks what every engine may rely on. It returns a *fault.Error of
@@ -45,11 +45,11 @@ type PreprocessRequest struct {
 func (r *PreprocessRequest) Validate() error {
 	switch {
 	case r.Attempt == 0:
-		return fault.Param("attempt", "attempts are numbered from 1")
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
 	case len(r.Chat) > 0 && (r.Text != "" || r.ParseSpecial || r.AddSpecial):
-		return fault.Param("messages", "a request to preprocess is about a conversation or about a text, not both")
-	case r.Shows && len(r.Chat) == 0:
-		return fault.Param("messages", "a text shows no media: send a conversation")
+		return fault.InvalidParam("messages", "a request to preprocess is about a conversation or about a text, not both")
+	case r.ResolveMedia && len(r.Chat) == 0:
+		return fault.InvalidParam("messages", "a text shows no media: send a conversation")
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ const (
 const MaxFeatures = 48 << 20
 
 // maxFeaturesPiece bounds the features in one frame of an answer, in bytes.
-const maxPiece = 4 << 20
+const maxFeaturesPiece = 4 << 20
 
 // Preprocessed is the answer to a PreprocessRequest.
 type Preprocessed struct {
@@ -83,8 +83,8 @@ type Preprocessed struct {
 	// TextOnly says why the engine did not resolve the media: then Tokens are the tokens before the first
 	// medium, as far as its position is known, and TextOnlyError is the error for the client, which names the
 	// part.
-	TextOnly media.Reason
-	Why      *fault.Error
+	TextOnly      media.Reason
+	TextOnlyError *fault.Error
 }
 
 // Validate checks what frontends rely on, for a model with vocabulary entries. The error is a *fault.Error:
@@ -116,7 +116,7 @@ func (p *Preprocessed) Validate(vocabulary int) error {
 // validateObjects checks TextOnly, TextOnlyError and Objects.
 func (p *Preprocessed) validateObjects() error {
 	switch {
-	case !p.TextOnly.Known() || (p.TextOnly == media.NoReason) != (p.Why == nil):
+	case !p.TextOnly.IsKnown() || (p.TextOnly == media.NoReason) != (p.TextOnlyError == nil):
 		return fault.New(fault.Internal, "a prompt without its media, and no word of why")
 	case p.TextOnly != media.NoReason && len(p.Media) > 0, len(p.Objects) > 0 && len(p.Objects) != len(p.Media):
 		return fault.New(fault.Internal, "a prompt with %d of %d media", len(p.Objects), len(p.Media))

@@ -80,9 +80,9 @@ func messages() map[string]message {
 		}
 	}
 	return map[string]message{
-		"request":        request(func(r *Request) { r.Guide = nil }),
+		"request":        request(func(r *Request) { r.OutputSchema = nil }),
 		"request-guided": request(func(*Request) {}),
-		"request-first":  request(func(r *Request) { r.Guide, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
+		"request-first":  request(func(r *Request) { r.OutputSchema, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
 		"delta-accepted": delta(&Delta{Attempt: 1, Accepted: true}),
 		"delta-token":    delta(&Delta{Attempt: 1, Pos: 100, Tokens: []kv.Token{50256}}),
 		"delta":          delta(fullDelta()),

@@ -19,32 +19,32 @@ type Warning struct {
 
 // The codes of warnings.
 const (
-	WarnNoEvents    = "no_kv_events"     // the engine's events are off, or were not configured: routing uses predictions
-	WarnEventsLost  = "kv_events_lost"   // a gap that could not be repaired: earlier cache content is unknown
-	WarnEventsBad   = "kv_events_bad"    // batches that cannot be read
-	WarnEventsAlone = "kv_events_silent" // the engine's metrics show cached blocks, but no event reports them
+	WarnNoEvents     = "no_kv_events"     // the engine's events are off, or were not configured: routing uses predictions
+	WarnEventsLost   = "kv_events_lost"   // a gap that could not be repaired: earlier cache content is unknown
+	WarnEventsBad    = "kv_events_bad"    // batches that cannot be read
+	WarnEventsSilent = "kv_events_silent" // the engine's metrics show cached blocks, but no event reports them
 	// The engine stores blocks whose parents it cached before its events were followed: they wait until a
 	// request reveals the parents.
-	WarnOrphans     = "kv_events_orphaned"
-	WarnBlockSize   = "block_size"          // events, metrics and settings name different block sizes
-	WarnNoCache     = "prefix_cache_off"    // the engine reuses nothing
-	WarnNoReport    = "no_cached_tokens"    // the engine does not report cached tokens: predictions cannot be checked
-	WarnMispredict  = "cache_mispredicted"  // the engine keeps finding fewer, or more, cached tokens than its events predict
-	WarnMedia       = "media_unknown"       // the engine caches media whose identity is unknown here
-	WarnCounts      = "media_counts_differ" // the engine's token counts of media differ from Penstock's
-	WarnUncounted   = "media_not_counted"   // how the model's prompts show media is unknown here: requests with media are routed by their text
-	WarnFeatures    = "features_refused"    // the engine does not take another engine's processed media
-	WarnNoMetrics   = "no_metrics"          // load cannot be read: only this fleet's own requests count
-	WarnUnreachable = "unreachable"         // the engine does not answer
-	WarnSalts       = "cache_salts_refused" // the engine may not isolate cache salts: requests with one are refused
-	WarnText        = "no_tokens_out"       // the engine answers with text only: streams cannot move exactly
+	WarnOrphans        = "kv_events_orphaned"
+	WarnBlockSize      = "block_size"          // events, metrics and settings name different block sizes
+	WarnNoCache        = "prefix_cache_off"    // the engine reuses nothing
+	WarnNoCachedTokens = "no_cached_tokens"    // the engine does not report cached tokens: predictions cannot be checked
+	WarnMispredict     = "cache_mispredicted"  // the engine keeps finding fewer, or more, cached tokens than its events predict
+	WarnMediaUnknown   = "media_unknown"       // the engine caches media whose identity is unknown here
+	WarnMediaCounts    = "media_counts_differ" // the engine's token counts of media differ from Penstock's
+	WarnMediaUncounted = "media_not_counted"   // how the model's prompts show media is unknown here: requests with media are routed by their text
+	WarnFeatures       = "features_refused"    // the engine does not take another engine's processed media
+	WarnNoMetrics      = "no_metrics"          // load cannot be read: only this fleet's own requests count
+	WarnUnreachable    = "unreachable"         // the engine does not answer
+	WarnSaltsRefused   = "cache_salts_refused" // the engine may not isolate cache salts: requests with one are refused
+	WarnTextOnly       = "no_tokens_out"       // the engine answers with text only: streams cannot move exactly
 )
 
 // ConcernsEvents reports whether w says that the engine's cache events are missing or wrong, so that the
 // known content of its cache is not the actual one.
-func (w Warning) OfEvents() bool {
+func (w Warning) ConcernsEvents() bool {
 	switch w.Code {
-	case WarnNoEvents, WarnEventsLost, WarnEventsBad, WarnEventsAlone, WarnOrphans, WarnBlockSize:
+	case WarnNoEvents, WarnEventsLost, WarnEventsBad, WarnEventsSilent, WarnOrphans, WarnBlockSize:
 		return true
 	}
 	return false

@@ -20,7 +20,7 @@ const (
 	wireVersion = 1
 	// schemaVersion is the version of requests with an OutputSchema: a reader that skipped it would answer
 	// with free text.
-	guidedVersion = 2
+	schemaVersion = 2
 	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
 	// answer without the media.
 	mediaVersion = 3
@@ -65,7 +65,7 @@ const (
 	reqStopTokens
 	reqIgnoreEOS
 	reqLogprobs
-	reqGuide // of schemaVersion
+	reqSchema // of schemaVersion
 	reqHints
 	reqDigests
 	reqObject   // of mediaVersion; repeated
@@ -90,8 +90,8 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	switch {
 	case len(r.Objects) > 0 || len(r.Features) > 0:
 		dst = append(dst, mediaVersion)
-	case r.Guide != nil:
-		dst = append(dst, guidedVersion)
+	case r.OutputSchema != nil:
+		dst = append(dst, schemaVersion)
 	default:
 		dst = append(dst, wireVersion)
 	}
@@ -121,10 +121,10 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendTokens(dst, reqStopTokens, r.Stop.Tokens)
 	dst = appendBool(dst, reqIgnoreEOS, r.Stop.IgnoreEOS)
 	dst = appendInt(dst, reqLogprobs, r.Logprobs)
-	if r.Guide != nil {
-		dst = appendKey(dst, reqGuide, kindBytes)
-		dst = binary.AppendUvarint(dst, uint64(len(r.Guide.Schema)))
-		dst = append(dst, r.Guide.Schema...)
+	if r.OutputSchema != nil {
+		dst = appendKey(dst, reqSchema, kindBytes)
+		dst = binary.AppendUvarint(dst, uint64(len(r.OutputSchema.Schema)))
+		dst = append(dst, r.OutputSchema.Schema...)
 	}
 	if len(r.Hints) > 0 {
 		dst = binary.AppendUvarint(appendKey(dst, reqHints, kindBytes), uint64(len(r.Hints)))
@@ -146,23 +146,23 @@ func DecodeRequest(b []byte, r *Request) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case reqID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case reqAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case reqModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case reqLoRA:
-			r.Salt.LoRA = d.string(old.Salt.LoRA)
+			r.Salt.LoRA = d.readString(old.Salt.LoRA)
 		case reqNamespace:
-			r.Salt.Namespace = d.string(old.Salt.Namespace)
+			r.Salt.Namespace = d.readString(old.Salt.Namespace)
 		case reqPrompt:
-			r.Prompt = d.tokens(r.Prompt)
+			r.Prompt = d.readTokens(r.Prompt)
 		case reqMedia:
-			r.Media = append(r.Media, d.media())
-			d.repeat()
+			r.Media = append(r.Media, d.readMedia())
+			d.allowRepeat()
 		case reqGenerated:
 			if len(r.Generated) == MaxChoices {
 				d.fail()
@@ -170,55 +170,55 @@ func DecodeRequest(b []byte, r *Request) error {
 			}
 			r.Generated = appendReusing(r.Generated, old.Generated)
 			g := &r.Generated[len(r.Generated)-1]
-			*g = d.tokens((*g)[:0])
-			d.repeat()
+			*g = d.readTokens((*g)[:0])
+			d.allowRepeat()
 		case reqDone:
-			r.Done = d.bools(old.Done[:0])
+			r.Done = d.readBools(old.Done[:0])
 		case reqChoices:
-			r.Choices = d.int()
+			r.Choices = d.readInt()
 		case reqTemperature:
-			r.Sampling.Temperature = d.float()
+			r.Sampling.Temperature = d.readFloat()
 		case reqTopK:
-			r.Sampling.TopK = d.int()
+			r.Sampling.TopK = d.readInt()
 		case reqTopP:
-			r.Sampling.TopP = d.float()
+			r.Sampling.TopP = d.readFloat()
 		case reqMinP:
-			r.Sampling.MinP = d.float()
+			r.Sampling.MinP = d.readFloat()
 		case reqRepetition:
-			r.Sampling.RepetitionPenalty = d.float()
+			r.Sampling.RepetitionPenalty = d.readFloat()
 		case reqPresence:
-			r.Sampling.PresencePenalty = d.float()
+			r.Sampling.PresencePenalty = d.readFloat()
 		case reqFrequency:
-			r.Sampling.FrequencyPenalty = d.float()
+			r.Sampling.FrequencyPenalty = d.readFloat()
 		case reqSeed:
-			r.Sampling.Seed = d.fixed()
+			r.Sampling.Seed = d.readFixed()
 		case reqBias:
-			r.Sampling.Bias = d.bias(r.Sampling.Bias)
+			r.Sampling.Bias = d.readBias(r.Sampling.Bias)
 		case reqMaxTokens:
-			r.Stop.MaxTokens = d.int()
+			r.Stop.MaxTokens = d.readInt()
 		case reqMinTokens:
-			r.Stop.MinTokens = d.int()
+			r.Stop.MinTokens = d.readInt()
 		case reqStopTokens:
-			r.Stop.Tokens = d.tokens(r.Stop.Tokens)
+			r.Stop.Tokens = d.readTokens(r.Stop.Tokens)
 		case reqIgnoreEOS:
-			r.Stop.IgnoreEOS = d.bool()
+			r.Stop.IgnoreEOS = d.readBool()
 		case reqLogprobs:
-			r.Logprobs = d.int()
-		case reqGuide:
-			r.Guide = d.guide(old.Guide)
+			r.Logprobs = d.readInt()
+		case reqSchema:
+			r.OutputSchema = d.readSchema(old.OutputSchema)
 		case reqHints:
-			r.Hints = d.hints(old.Hints[:0])
+			r.Hints = d.readHints(old.Hints[:0])
 		case reqDigests:
-			d.digests(r.Media)
+			d.readDigests(r.Media)
 		case reqObject:
-			r.Objects = d.object(r.Objects, mediaVersion)
+			r.Objects = d.readObject(r.Objects, mediaVersion)
 		case reqFeatures:
-			r.Features = d.features(d.version >= mediaVersion)
+			r.Features = d.readFeatures(d.version >= mediaVersion)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
-	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
+	if d.version == schemaVersion && r.OutputSchema == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
 		d.fail() // no other field needs this version
 	}
 	return d.err()
@@ -246,26 +246,26 @@ func DecodeDelta(b []byte, d *Delta) error {
 	if err != nil {
 		return err
 	}
-	for r.next() {
+	for r.nextField() {
 		switch r.field {
 		case deltaAttempt:
-			d.Attempt = r.uint32()
+			d.Attempt = r.readUint32()
 		case deltaAccepted:
-			d.Accepted = r.bool()
+			d.Accepted = r.readBool()
 		case deltaChoice:
-			d.Choice = r.int()
+			d.Choice = r.readInt()
 		case deltaPos:
-			d.Pos = r.int()
+			d.Pos = r.readInt()
 		case deltaTokens:
-			d.Tokens = r.tokens(d.Tokens)
+			d.Tokens = r.readTokens(d.Tokens)
 		case deltaLogprobs:
-			d.Logprobs = r.logprobs(d.Logprobs)
+			d.Logprobs = r.readLogprobs(d.Logprobs)
 		case deltaCached:
-			d.Cached = r.int()
+			d.Cached = r.readInt()
 		case deltaFinish:
-			d.Finish = Finish(r.uint8())
+			d.Finish = Finish(r.readUint8())
 		default:
-			r.skip()
+			r.skipField()
 		}
 	}
 	return r.err()
@@ -392,7 +392,7 @@ func appendBias(dst []byte, field uint64, bias []TokenBias) []byte {
 	dst = appendKey(dst, field, kindBytes)
 	dst = binary.AppendUvarint(dst, uint64(size))
 	for _, b := range bias {
-		dst = appendWeighted(dst, b.Token, b.Bias)
+		dst = appendTokenValue(dst, b.Token, b.Bias)
 	}
 	return dst
 }
@@ -413,17 +413,17 @@ func appendLogprobs(dst []byte, field uint64, logprobs []Logprob) []byte {
 	dst = binary.AppendUvarint(dst, uint64(size))
 	for i := range logprobs {
 		l := &logprobs[i]
-		dst = appendWeighted(dst, l.Token, l.Logprob)
+		dst = appendTokenValue(dst, l.Token, l.Logprob)
 		dst = binary.AppendUvarint(dst, uint64(len(l.Top)))
 		for _, t := range l.Top {
-			dst = appendWeighted(dst, t.Token, t.Logprob)
+			dst = appendTokenValue(dst, t.Token, t.Logprob)
 		}
 	}
 	return dst
 }
 
 // appendTokenValue appends a token and a number: uvarint, then 4 bytes.
-func appendWeighted(dst []byte, t kv.Token, v float32) []byte {
+func appendTokenValue(dst []byte, t kv.Token, v float32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(t))
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
 }
@@ -454,6 +454,6 @@ func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 
 // malformedField is the error of every decoder. It names the message and the field by number only, since the
 // content may be a prompt.
-func malformed(message string, field uint64) error {
+func malformedField(message string, field uint64) error {
 	return fault.New(fault.Invalid, "decode engine %s: field %d is malformed", message, field)
 }

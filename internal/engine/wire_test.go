@@ -39,9 +39,9 @@ func fullRequest() *Request {
 			Temperature: 0.7, TopK: -1, TopP: 0.9, MinP: 0.1, RepetitionPenalty: 1.1, PresencePenalty: -2,
 			FrequencyPenalty: math.Copysign(0, -1), Seed: math.MaxUint64, Bias: []TokenBias{{9, -100}, {70000, 0.5}},
 		},
-		Stop:     Stop{MaxTokens: 128, MinTokens: 2, Tokens: []kv.Token{2, 50256}, IgnoreEOS: true},
-		Logprobs: -1,
-		Guide:    &Guide{Schema: []byte(`{"type":"object"}`)},
+		Stop:         Stop{MaxTokens: 128, MinTokens: 2, Tokens: []kv.Token{2, 50256}, IgnoreEOS: true},
+		Logprobs:     -1,
+		OutputSchema: &OutputSchema{Schema: []byte(`{"type":"object"}`)},
 	}
 }
 
@@ -64,7 +64,7 @@ func TestRequestBytes(t *testing.T) {
 		t.Errorf("encoded % x\nthe document says % x", got, want)
 	}
 	guided := *plain
-	guided.Guide = &Guide{Schema: []byte(`{"type":"object"}`)}
+	guided.OutputSchema = &OutputSchema{Schema: []byte(`{"type":"object"}`)}
 	if got, want := AppendRequest(nil, &guided), documented(t, "    02 "); !bytes.Equal(got, want) {
 		t.Errorf("with a guide: encoded % x\nthe document says % x", got, want)
 	}
@@ -143,7 +143,7 @@ func TestRandomRoundTrip(t *testing.T) {
 			Logprobs:  rapid.IntRange(-1, 20).Draw(t, "logprobs"),
 		}
 		if rapid.Bool().Draw(t, "guided") {
-			want.Guide = &Guide{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
+			want.OutputSchema = &OutputSchema{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
 		}
 		want.Hints = rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "hints")
 		if err := DecodeRequest(AppendRequest(nil, want), &req); err != nil {
@@ -206,10 +206,10 @@ func TestMalformed(t *testing.T) {
 		"empty":              {nil, fault.Invalid},
 		"version":            {[]byte{4}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
-		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
+		"guide of version 1": {appendString([]byte{1}, reqSchema, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
 		"long hints":         {appendString([]byte{1}, reqHints, strings.Repeat(" ", MaxHints+1)), fault.Invalid},
-		"long guide":         {appendString([]byte{2}, reqGuide, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
+		"long guide":         {appendString([]byte{2}, reqSchema, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},
 		"cut string":         {[]byte{1, reqID<<2 | kindBytes, 5, 'a'}, fault.Invalid},
 		"huge length":        {append([]byte{1, reqPrompt<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), fault.Invalid},
@@ -231,11 +231,11 @@ func TestMalformed(t *testing.T) {
 		"long media":         {appendString([]byte{1}, reqMedia, "12345678\x00\x00\x00"), fault.Invalid},
 		"cut bias":           {appendString([]byte{1}, reqBias, "\x01123"), fault.Invalid},
 	} {
-		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.Of(err) != c.code {
+		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.CodeOf(err) != c.code {
 			t.Errorf("%s: %v, want %v", name, err, c.code)
 		}
 	}
-	if err := DecodeDelta([]byte{2}, new(Delta)); fault.Of(err) != fault.Unimplemented {
+	if err := DecodeDelta([]byte{2}, new(Delta)); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("a delta of the version of guides: %v", err)
 	}
 	for name, body := range map[string][]byte{
@@ -243,7 +243,7 @@ func TestMalformed(t *testing.T) {
 		"more alternatives": appendString([]byte{1}, deltaLogprobs, "\x011234\x02\x011234"),
 		"huge alternatives": appendString([]byte{1}, deltaLogprobs, "\x011234\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
 	} {
-		if err := DecodeDelta(body, new(Delta)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeDelta(body, new(Delta)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("%s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -306,7 +306,7 @@ func TestHostileCounts(t *testing.T) {
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
-	f.Add(AppendRequest(nil, &Request{Guide: &Guide{}}))
+	f.Add(AppendRequest(nil, &Request{OutputSchema: &OutputSchema{}}))
 	f.Add(AppendRequest(nil, seeing(nil)))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
 	f.Add(AppendRequest(nil, processed()))
@@ -399,11 +399,11 @@ func TestPackedTokens(t *testing.T) {
 		if !bytes.Equal(got, want) {
 			t.Fatalf("%d tokens: %x, want %x", n, got, want)
 		}
-		r := wireReader{rest: got[1:], floor: 1}
-		if !r.next() || r.field != 5 {
+		r := wireReader{rest: got[1:], minField: 1}
+		if !r.nextField() || r.field != 5 {
 			t.Fatal("no field")
 		}
-		if back := r.tokens([]kv.Token{7}); r.err() != nil || !slices.Equal(back[1:], some) || back[0] != 7 {
+		if back := r.readTokens([]kv.Token{7}); r.err() != nil || !slices.Equal(back[1:], some) || back[0] != 7 {
 			t.Fatalf("%d tokens came back as %v: %v", n, back, r.err())
 		}
 	}
@@ -425,9 +425,9 @@ func FuzzPackedTokens(f *testing.F) {
 			want, rest = append(want, kv.Token(v)), rest[n:]
 		}
 		r := wireReader{kind: kindBytes, rest: append(binary.AppendUvarint(nil, uint64(len(b))), b...)}
-		got := r.tokens(nil)
-		if r.bad == ok || ok && !slices.Equal(got, want) {
-			t.Fatalf("%x: %v, bad %v, want %v, good %v", b, got, r.bad, want, ok)
+		got := r.readTokens(nil)
+		if r.failed == ok || ok && !slices.Equal(got, want) {
+			t.Fatalf("%x: %v, bad %v, want %v, good %v", b, got, r.failed, want, ok)
 		}
 	})
 }

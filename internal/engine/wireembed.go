@@ -38,18 +38,18 @@ func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case embedID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case embedAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case embedModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case embedPrompt:
-			r.Prompt = d.tokens(r.Prompt)
+			r.Prompt = d.readTokens(r.Prompt)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
@@ -79,26 +79,26 @@ func DecodeEmbedding(b []byte, e *Embedding) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case embeddingAttempt:
-			e.Attempt = d.uint32()
+			e.Attempt = d.readUint32()
 		case embeddingVector:
-			e.Vector = d.floats(e.Vector)
+			e.Vector = d.readFloats(e.Vector)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
 }
 
 // readFloats appends float32 values of 4 bytes each to dst.
-func (r *wireReader) floats(dst []float32) []float32 {
-	s := r.sub()
+func (r *wireReader) readFloats(dst []float32) []float32 {
+	s := r.openField()
 	dst = slices.Grow(dst, len(s.rest)/4)
-	for len(s.rest) > 0 && !s.bad {
-		dst = append(dst, s.float32())
+	for len(s.rest) > 0 && !s.failed {
+		dst = append(dst, s.readFloat32())
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return dst
 }

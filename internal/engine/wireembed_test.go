@@ -89,7 +89,7 @@ func TestEmbedMalformed(t *testing.T) {
 		"wrong kind": {1, embedPrompt<<2 | kindInt, 1},
 		"descending": appendString(appendUint([]byte{1}, embedAttempt, 1), embedID, "x"),
 	} {
-		if err := DecodeEmbedRequest(body, new(EmbedRequest)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeEmbedRequest(body, new(EmbedRequest)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("request, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -99,7 +99,7 @@ func TestEmbedMalformed(t *testing.T) {
 		"huge vector": append([]byte{1, embeddingVector<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f),
 		"wrong kind":  {1, embeddingVector<<2 | kindInt, 1},
 	} {
-		if err := DecodeEmbedding(body, new(Embedding)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeEmbedding(body, new(Embedding)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("embedding, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}

@@ -50,8 +50,8 @@ func appendDigests(dst []byte, field uint64, objects []kv.Media) []byte {
 }
 
 // readDigests sets the digests of objects, which were read before.
-func (r *wireReader) digests(objects []kv.Media) {
-	b := r.bytes()
+func (r *wireReader) readDigests(objects []kv.Media) {
+	b := r.readBytes()
 	if len(b) != len(objects)*len(kv.Digest{}) {
 		r.fail()
 		return
@@ -121,62 +121,62 @@ func appendObject(dst []byte, o *media.Object) []byte {
 }
 
 // readObject appends the object of a field to dst. It fails if the message is older than version.
-func (r *wireReader) object(dst []media.Object, version byte) []media.Object {
-	s := wireReader{rest: r.bytes(), bad: r.bad || r.version < version || len(dst) == MaxObjects, floor: 1}
+func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object {
+	s := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
 	var o media.Object
-	for s.next() {
+	for s.nextField() {
 		switch s.field {
 		case objectKind:
-			o.Kind = media.Kind(s.uint8())
+			o.Kind = media.Kind(s.readUint8())
 		case objectHash:
-			o.Key.Hash = s.fixed()
+			o.Key.Hash = s.readFixed()
 		case objectDigest:
-			if copy(o.Key.Digest[:], s.bytes()) != len(o.Key.Digest) {
+			if copy(o.Key.Digest[:], s.readBytes()) != len(o.Key.Digest) {
 				s.fail()
 			}
 		case objectPart:
-			o.Part = s.string("")
+			o.Part = s.readString("")
 		case objectSource:
-			o.Source = s.string("")
+			o.Source = s.readString("")
 		case objectName:
-			o.Name = s.string("")
+			o.Name = s.readString("")
 		case objectWidth:
-			o.Size.Width = s.int()
+			o.Size.Width = s.readInt()
 		case objectHeight:
-			o.Size.Height = s.int()
+			o.Size.Height = s.readInt()
 		case objectFrames:
-			o.Size.Frames = s.int()
+			o.Size.Frames = s.readInt()
 		case objectRate:
-			o.Size.Rate = s.float()
+			o.Size.Rate = s.readFloat()
 		case objectSamples:
-			o.Size.Samples = s.int()
+			o.Size.Samples = s.readInt()
 		case objectShape:
-			o.Tensor.Shape = s.shape()
+			o.Tensor.Shape = s.readShape()
 		case objectData:
-			o.Tensor.Data = append([]byte(nil), s.bytes()...)
+			o.Tensor.Data = append([]byte(nil), s.readBytes()...)
 		case objectSegment:
-			o.Tensor.Segment = s.string("")
+			o.Tensor.Segment = s.readString("")
 		case objectIdentity:
-			o.Identity = media.Identity(s.string(""))
+			o.Identity = media.Identity(s.readString(""))
 		default:
-			s.skip()
+			s.skipField()
 		}
 	}
-	r.join(&s)
-	r.repeat()
+	r.closeField(&s)
+	r.allowRepeat()
 	return append(dst, o)
 }
 
 // readShape reads the dimensions of a tensor.
-func (r *wireReader) shape() (shape []int) {
-	s := r.sub()
+func (r *wireReader) readShape() (shape []int) {
+	s := r.openField()
 	for len(s.rest) > 0 {
-		n := s.uvarint()
+		n := s.readUvarint()
 		if n > math.MaxInt32 || len(shape) == maxDimensions {
 			s.fail()
 		}
 		shape = append(shape, int(n))
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return shape
 }

@@ -50,7 +50,7 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
 	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
 	dst = appendBool(dst, prepFeatures, r.Features)
-	return appendBool(dst, prepShows, r.Shows)
+	return appendBool(dst, prepShows, r.ResolveMedia)
 }
 
 // DecodePreprocessRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b.
@@ -63,28 +63,28 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case prepID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case prepAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case prepModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case prepChat:
-			r.Chat = append(r.Chat, d.bytes()...)
+			r.Chat = append(r.Chat, d.readBytes()...)
 		case prepText:
-			r.Text = d.string(old.Text)
+			r.Text = d.readString(old.Text)
 		case prepParseSpecial:
-			r.ParseSpecial = d.bool()
+			r.ParseSpecial = d.readBool()
 		case prepAddSpecial:
-			r.AddSpecial = d.bool()
+			r.AddSpecial = d.readBool()
 		case prepFeatures:
-			r.Features = d.bool()
+			r.Features = d.readBool()
 		case prepShows:
-			r.Shows = d.bool()
+			r.ResolveMedia = d.readBool()
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
@@ -98,19 +98,19 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = appendMedia(dst, preppedMedia, p.Media)
 	dst = appendDigests(dst, preppedDigests, p.Media)
 	dst = appendObjects(dst, preppedObject, p.Objects)
-	if p.Why == nil {
+	if p.TextOnlyError == nil {
 		return dst
 	}
 	dst = appendString(dst, preppedReason, string(p.TextOnly))
-	dst = appendString(dst, preppedWhy, p.Why.Message)
-	return appendString(dst, preppedParam, p.Why.Param)
+	dst = appendString(dst, preppedWhy, p.TextOnlyError.Message)
+	return appendString(dst, preppedParam, p.TextOnlyError.Param)
 }
 
 // SendFrames calls send with the frames of an answer in order: p's Features in pieces, then the result of
 // [AppendPreprocessed]. send keeps nothing.
-func (p *Preprocessed) Frames(send func(frame []byte) error) error {
+func (p *Preprocessed) SendFrames(send func(frame []byte) error) error {
 	var frame []byte
-	for piece := range slices.Chunk(p.Features, maxPiece) {
+	for piece := range slices.Chunk(p.Features, maxFeaturesPiece) {
 		frame = appendUint(append(frame[:0], wireVersion), preppedAttempt, uint64(p.Attempt))
 		frame = appendBool(appendBytes(frame, preppedFeatures, piece), preppedMore, true)
 		if err := send(frame); err != nil {
@@ -126,7 +126,7 @@ func (p *Preprocessed) Frames(send func(frame []byte) error) error {
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
 	more, err := decodePreprocessed(b, p)
 	if err == nil && more {
-		return malformed("preprocessed prompt", preppedMore)
+		return malformedField("preprocessed prompt", preppedMore)
 	}
 	return err
 }
@@ -139,12 +139,12 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case preppedAttempt:
-			p.Attempt = d.uint32()
+			p.Attempt = d.readUint32()
 		case preppedTokens:
-			if p.Tokens = d.tokens(p.Tokens); len(p.Tokens) > MaxPreprocessed {
+			if p.Tokens = d.readTokens(p.Tokens); len(p.Tokens) > MaxPreprocessed {
 				d.fail()
 			}
 		case preppedMedia:
@@ -152,25 +152,25 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 				d.fail()
 				break
 			}
-			p.Media = append(p.Media, d.media())
-			d.repeat()
+			p.Media = append(p.Media, d.readMedia())
+			d.allowRepeat()
 		case preppedFeatures:
-			p.Features = d.features(true)
+			p.Features = d.readFeatures(true)
 		case preppedMore:
-			more = d.bool()
+			more = d.readBool()
 		case preppedDigests:
-			d.digests(p.Media)
+			d.readDigests(p.Media)
 		case preppedObject:
-			p.Objects = d.object(p.Objects, wireVersion)
+			p.Objects = d.readObject(p.Objects, wireVersion)
 		case preppedReason:
-			if p.TextOnly = media.Reason(d.string("")); p.TextOnly == media.NoReason {
+			if p.TextOnly = media.Reason(d.readString("")); p.TextOnly == media.NoReason {
 				d.fail()
 			}
-			p.Why = &fault.Error{Code: fault.Invalid}
+			p.TextOnlyError = &fault.Error{Code: fault.Invalid}
 		case preppedWhy, preppedParam:
-			d.why(p)
+			d.readRefusal(p)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	if more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
@@ -180,14 +180,14 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 }
 
 // readRefusal reads the message or the parameter of a refusal, which follow its reason.
-func (r *wireReader) why(p *Preprocessed) {
-	s := r.string("")
+func (r *wireReader) readRefusal(p *Preprocessed) {
+	s := r.readString("")
 	switch {
-	case p.Why == nil:
+	case p.TextOnlyError == nil:
 		r.fail()
 	case r.field == preppedWhy:
-		p.Why.Message = s
+		p.TextOnlyError.Message = s
 	default:
-		p.Why.Param = s
+		p.TextOnlyError.Param = s
 	}
 }

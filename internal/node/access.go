@@ -18,21 +18,21 @@ type Access struct {
 }
 
 // clientAccess returns what clients of this process need.
-func (p *process) access() Access {
+func (p *process) clientAccess() Access {
 	a := Access{KeyFile: p.cfg.APIKeyFile}
-	if p.ln == nil || p.door.cert == nil {
+	if p.listener == nil || p.endpoint.cert == nil {
 		return a
 	}
 	a.CertFile = p.cfg.TLSCert
-	cert, err := p.door.cert.Get(nil)
-	if u, bad := url.Parse(p.url()); bad == nil && err == nil && cert.Leaf != nil {
-		a.Name = otherName(cert.Leaf, u.Hostname())
+	cert, err := p.endpoint.cert.Get(nil)
+	if u, bad := url.Parse(p.httpURL()); bad == nil && err == nil && cert.Leaf != nil {
+		a.Name = alternateName(cert.Leaf, u.Hostname())
 	}
 	return a
 }
 
 // alternateName returns a host name which the certificate covers; "" if it covers host.
-func otherName(leaf *x509.Certificate, host string) string {
+func alternateName(leaf *x509.Certificate, host string) string {
 	switch {
 	case leaf.VerifyHostname(host) == nil:
 		return ""

@@ -20,7 +20,7 @@ type modelFacts struct {
 
 // readModelFacts reads the facts of the checkpoint in dir; pipe is of the same directory. A directory with
 // only a tokenizer yields little, which suffices for an engine that reports the rest.
-func readModel(dir string, pipe *prep.Pipeline) (modelFacts, error) {
+func readModelFacts(dir string, pipe *prep.Pipeline) (modelFacts, error) {
 	facts, generation, err := checkpoint.ReadFacts(dir)
 	if err != nil {
 		return modelFacts{}, fmt.Errorf("%s: %w", dir, err)

@@ -52,7 +52,7 @@ func checkpointDir(t *testing.T, name string) string {
 }
 
 // startSimServer runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
-func simulated(t *testing.T, dir string) SimReady {
+func startSimServer(t *testing.T, dir string) SimReady {
 	t.Helper()
 	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
 	flags := config.AddSimServerFlags(fs)
@@ -66,7 +66,7 @@ func simulated(t *testing.T, dir string) SimReady {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan SimReady, 1), make(chan error, 1)
 	go func() {
-		ended <- Sim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
+		ended <- RunSim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
 	}()
 	select {
 	case r := <-ready:
@@ -85,7 +85,7 @@ func simulated(t *testing.T, dir string) SimReady {
 }
 
 // postChat posts a conversation of parts and a question, and returns the answer.
-func asks(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
+func postChat(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
 	t.Helper()
 	content := strings.Join(append(parts, `{"type":"text","text":"Where does the water go?"}`), ",")
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","max_tokens":3,"messages":[{"role":"user","content":[`+content+`]}]}`))
@@ -101,7 +101,7 @@ func asks(t *testing.T, url string, parts ...string) (status int, header http.He
 }
 
 // pictureURL is the message part of a PNG of the given size.
-func pictureOf(t *testing.T, w, h int) string {
+func pictureURL(t *testing.T, w, h int) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, w, h))); err != nil {
@@ -133,23 +133,23 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 		count++
 		t.Run(e.Name(), func(t *testing.T) {
 			dir := checkpointDir(t, e.Name())
-			sim := simulated(t, dir)
-			ready, _ := upOn(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents, "MODEL_PATH="+dir)
+			sim := startSimServer(t, dir)
+			ready, _ := startUp(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents, "MODEL_PATH="+dir)
 			if status := ready.Engines[0]; status.Tokenizer != dir || !status.Chat {
 				t.Errorf("it is served as %+v", status)
 			}
 			answerFrom(t, ready.URL, "m")
-			if status, _, body := asks(t, ready.URL); status != http.StatusOK {
+			if status, _, body := postChat(t, ready.URL); status != http.StatusOK {
 				t.Errorf("a text: %d %s", status, body)
 			}
 			if uncounted[e.Name()] {
 				return
 			}
-			part := pictureOf(t, 300, 200)
+			part := pictureURL(t, 300, 200)
 			if hears[e.Name()] {
 				part = string(remote.SamplePart("audio"))
 			}
-			status, header, body := asks(t, ready.URL, part)
+			status, header, body := postChat(t, ready.URL, part)
 			if why := header.Get("x-penstock-text-only"); status != http.StatusOK || why != "" {
 				t.Errorf("a picture or sound: %d, %q, %s", status, why, body)
 			}
@@ -168,7 +168,7 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 			if words := refuses[e.Name()]; words != "" {
 				want = http.StatusBadRequest
 			}
-			if status, _, body := asks(t, ready.URL, pictureOf(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
+			if status, _, body := postChat(t, ready.URL, pictureURL(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
 				t.Errorf("a thin picture: %d %s", status, body)
 			}
 		})
@@ -182,24 +182,24 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 // asked, and no longer once it is.
 func TestUncountedFamily(t *testing.T) {
 	dir := checkpointDir(t, "gemma4")
-	sim := simulated(t, dir)
+	sim := startSimServer(t, dir)
 	of := "vllm=" + sim.URL
 	settings := []string{"ENGINE=" + of + ",media=image,events=" + sim.KVEvents, "MODEL_PATH=" + dir}
 	const why, remedy = `requests with image are routed by their text alone: it is not known here whether and how models of type "gemma4" show media`, "start vLLM with --enable-scale-out and frontends with --preprocess engine"
-	ready, log := upOn(t, slices.Clone(settings)...)
-	eventually(t, func() bool {
+	ready, log := startUp(t, slices.Clone(settings)...)
+	waitFor(t, func() bool {
 		warnings := warningsIn(t, ready.URL)
-		i := slices.IndexFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUncounted })
+		i := slices.IndexFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnMediaUncounted })
 		return i >= 0 && strings.Contains(warnings[i].Detail, why) && strings.Contains(warnings[i].Remedy, remedy)
 	})
-	eventually(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
+	waitFor(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
 	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0")...)})
-	expect(t, found, engine.WarnUncounted+" of "+of, CheckWarn, why)
-	if f := finding(t, found, engine.WarnUncounted+" of "+of); !strings.Contains(f.Remedy, remedy) {
+	checkFinding(t, found, engine.WarnMediaUncounted+" of "+of, CheckWarn, why)
+	if f := findFinding(t, found, engine.WarnMediaUncounted+" of "+of); !strings.Contains(f.Remedy, remedy) {
 		t.Errorf("the remedy is %q", f.Remedy)
 	}
 	found = Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0", "PREPROCESS=engine")...)})
-	silent(t, found, engine.WarnUncounted+" of "+of)
+	checkNoFinding(t, found, engine.WarnMediaUncounted+" of "+of)
 }
 
 // warningsIn returns the warnings of all workers.

@@ -53,21 +53,21 @@ const checkTimeout = 3 * time.Second
 // Examine checks the settings, this machine, and the running processes which the settings and Server lead to,
 // and proposes remedies. It changes nothing: it creates, registers and publishes nothing.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo, host: thisHost()}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, openAdapter: openAdapter, host: newHostProbe()}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
 	d.http.Timeout = checkTimeout
 	defer d.http.CloseIdleConnections()
-	d.settings(e.Invalid)
-	d.machine()
+	d.checkSettings(e.Invalid)
+	d.checkMachine()
 	if d.cfg != nil {
-		d.ports(ctx)
-		d.memory(ctx)
-		d.engines(ctx)
-		d.fleet(ctx)
+		d.checkPorts(ctx)
+		d.checkMemory(ctx)
+		d.checkEngines(ctx)
+		d.checkFleet(ctx)
 	}
-	d.running(ctx, e.Server)
+	d.checkServer(ctx, e.Server)
 	return d.found
 }
 
@@ -78,45 +78,45 @@ type doctor struct {
 	http http.Client
 	key  string // presented to running processes
 	// ownKey is from the settings, and used only for the process of the settings.
-	ownKey string
-	adapt  adapter // to engines which run outside Penstock
-	host   host
-	found  []Finding
+	ownKey      string
+	openAdapter adapterOpener // to engines which run outside Penstock
+	host        hostProbe
+	found       []Finding
 }
 
-func (d *doctor) ok(check, format string, args ...any) {
+func (d *doctor) reportOK(check, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckOK, fmt.Sprintf(format, args...), ""})
 }
 
-func (d *doctor) warn(check, remedy, format string, args ...any) {
+func (d *doctor) reportWarning(check, remedy, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckWarn, fmt.Sprintf(format, args...), remedy})
 }
 
-func (d *doctor) fail(check, remedy, format string, args ...any) {
+func (d *doctor) reportFailure(check, remedy, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckFail, fmt.Sprintf(format, args...), remedy})
 }
 
 // checkSettings checks the configuration itself. A configuration that was loaded is valid.
-func (d *doctor) settings(invalid error) {
+func (d *doctor) checkSettings(invalid error) {
 	const remedy = "correct the file, variable or flag that the message names; penstock config show tells where each value comes from"
 	if d.cfg == nil {
 		if invalid == nil {
 			invalid = errors.New("there are no settings")
 		}
-		d.fail(CheckConfig, remedy, "%s", oneLine(invalid))
+		d.reportFailure(CheckConfig, remedy, "%s", joinLines(invalid))
 		return
 	}
-	if err := errors.Join(d.secrets(), d.certificates()); err != nil {
-		d.fail(CheckConfig, remedy, "%s", oneLine(err))
+	if err := errors.Join(d.checkSecrets(), d.checkCertificates()); err != nil {
+		d.reportFailure(CheckConfig, remedy, "%s", joinLines(err))
 		return
 	}
-	d.ok(CheckConfig, "the settings of %s are valid", d.cfg.Command)
+	d.reportOK(CheckConfig, "the settings of %s are valid", d.cfg.Command)
 }
 
 // checkSecrets reads the tokens and keys which the settings name.
-func (d *doctor) secrets() error {
-	_, nats := secret("nats-token-file", d.cfg.NATSTokenFile)
-	_, rpc := secret("rpc-token-file", d.cfg.RPCTokenFile)
+func (d *doctor) checkSecrets() error {
+	_, nats := readSecret("nats-token-file", d.cfg.NATSTokenFile)
+	_, rpc := readSecret("rpc-token-file", d.cfg.RPCTokenFile)
 	if d.cfg.APIKeyFile == "" {
 		return errors.Join(nats, rpc)
 	}
@@ -131,10 +131,10 @@ func (d *doctor) secrets() error {
 }
 
 // certificateWarningPeriod is the remaining validity below which a certificate gets a warning.
-const soon = 14 * 24 * time.Hour
+const certificateWarningPeriod = 14 * 24 * time.Hour
 
 // checkCertificates reads the certificates in the settings, and reports the ones which expire soon.
-func (d *doctor) certificates() error {
+func (d *doctor) checkCertificates() error {
 	cfg := d.cfg
 	var errs []error
 	for _, c := range []struct{ setting, cert, key string }{
@@ -142,7 +142,7 @@ func (d *doctor) certificates() error {
 		{"nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey},
 		{"rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey},
 	} {
-		own, err := certificate(c.setting, c.cert, c.key)
+		own, err := loadCertificate(c.setting, c.cert, c.key)
 		if err != nil || len(own) == 0 {
 			errs = append(errs, err)
 			continue
@@ -150,34 +150,34 @@ func (d *doctor) certificates() error {
 		const remedy = "have a new one made, and replace the file"
 		switch leaf := own[0].Leaf; {
 		case time.Now().After(leaf.NotAfter) || time.Now().Before(leaf.NotBefore):
-			d.fail(c.setting, remedy, "%s holds from %s to %s", c.cert, leaf.NotBefore.Format(time.DateOnly), leaf.NotAfter.Format(time.DateOnly))
-		case time.Until(leaf.NotAfter) < soon:
-			d.warn(c.setting, remedy, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+			d.reportFailure(c.setting, remedy, "%s holds from %s to %s", c.cert, leaf.NotBefore.Format(time.DateOnly), leaf.NotAfter.Format(time.DateOnly))
+		case time.Until(leaf.NotAfter) < certificateWarningPeriod:
+			d.reportWarning(c.setting, remedy, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		default:
-			d.ok(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+			d.reportOK(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		}
 	}
-	_, nats := authorities("nats-tls-ca", cfg.NATSTLSCA)
-	_, rpc := authorities("rpc-tls-ca", cfg.RPCTLSCA)
+	_, nats := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
+	_, rpc := loadAuthorities("rpc-tls-ca", cfg.RPCTLSCA)
 	return errors.Join(append(errs, nats, rpc)...)
 }
 
 // checkPorts checks that this process could listen where its settings say.
-func (d *doctor) ports(ctx context.Context) {
+func (d *doctor) checkPorts(ctx context.Context) {
 	cfg := d.cfg
-	d.port(ctx, "http-addr", cfg.HTTPAddr)
-	d.port(ctx, "nats-listen", cfg.NATSListen)
-	if serves(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
-		d.port(ctx, "rpc-addr", cfg.RPCAddr)
+	d.checkPort(ctx, "http-addr", cfg.HTTPAddr)
+	d.checkPort(ctx, "nats-listen", cfg.NATSListen)
+	if servesCalls(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
+		d.checkPort(ctx, "rpc-addr", cfg.RPCAddr)
 	}
 	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
-		d.port(ctx, "event-addr", cfg.EventAddr)
+		d.checkPort(ctx, "event-addr", cfg.EventAddr)
 	}
 }
 
 // checkPort checks one address. An address held by a Penstock process is assumed to belong to the process
 // being examined.
-func (d *doctor) port(ctx context.Context, setting, addr string) {
+func (d *doctor) checkPort(ctx context.Context, setting, addr string) {
 	if addr == "" {
 		return
 	}
@@ -185,36 +185,36 @@ func (d *doctor) port(ctx context.Context, setting, addr string) {
 	if err == nil {
 		at := ln.Addr().String()
 		if err := ln.Close(); err != nil {
-			d.warn(setting, "", "%s: %v", at, err)
+			d.reportWarning(setting, "", "%s: %v", at, err)
 			return
 		}
-		d.ok(setting, "%s is free", addr)
+		d.reportOK(setting, "%s is free", addr)
 		return
 	}
-	if !inUse(err) {
-		d.fail(setting, fmt.Sprintf("give an address of this machine with --%s, and a port above 1023 unless it runs as root", setting), "%v", err)
+	if !isAddrInUse(err) {
+		d.reportFailure(setting, fmt.Sprintf("give an address of this machine with --%s, and a port above 1023 unless it runs as root", setting), "%v", err)
 		return
 	}
 	_, port, _ := net.SplitHostPort(addr) // Listen has parsed it
 	who := holderOf(port)
 	switch {
 	case who.ours:
-		d.ok(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
-	case setting == "http-addr" && d.isPenstock(ctx, d.url(addr)):
-		d.ok(setting, "%s is taken by a running Penstock", addr)
+		d.reportOK(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
+	case setting == "http-addr" && d.isPenstock(ctx, d.httpURL(addr)):
+		d.reportOK(setting, "%s is taken by a running Penstock", addr)
 	default:
-		d.fail(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)
+		d.reportFailure(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)
 	}
 }
 
 // portHolder is a process that listens on a port.
-type holder struct {
+type portHolder struct {
 	pid  int // 0 if unknown
 	name string
 	ours bool // it runs the same program as this process
 }
 
-func (h holder) String() string {
+func (h portHolder) String() string {
 	if h.pid == 0 {
 		return "another process"
 	}
@@ -222,7 +222,7 @@ func (h holder) String() string {
 }
 
 // joinLines returns an error's text on one line: an error may report several problems.
-func oneLine(err error) string {
+func joinLines(err error) string {
 	var out []byte
 	for _, c := range []byte(err.Error()) {
 		if c == '\n' {

@@ -28,30 +28,30 @@ const (
 )
 
 // checkMachine checks the limits of this machine which processes run into.
-func (d *doctor) machine() {
+func (d *doctor) checkMachine() {
 	d.found = append(d.found, d.host.checkFiles(d.cfg)...)
-	d.shared()
-	d.disk()
+	d.checkSharedMemory()
+	d.checkDataDir()
 	if now := time.Now(); now.Year() < firstYear {
-		d.fail("clock", "set the clock, and keep it right with NTP", "this machine says that it is %s", now.UTC().Format(time.DateOnly))
+		d.reportFailure("clock", "set the clock, and keep it right with NTP", "this machine says that it is %s", now.UTC().Format(time.DateOnly))
 	}
 }
 
-func (d *doctor) shared() {
+func (d *doctor) checkSharedMemory() {
 	const dir = "/dev/shm"
 	free, known := d.host.free(dir)
 	if !known {
 		return
 	}
 	if free <= littleShared {
-		d.warn("shared memory", "give the container more, for example with --shm-size=1g; this version does not need it, engines beside it do", "%s has %s free", dir, bytesText(free))
+		d.reportWarning("shared memory", "give the container more, for example with --shm-size=1g; this version does not need it, engines beside it do", "%s has %s free", dir, formatBytes(free))
 		return
 	}
-	d.ok("shared memory", "%s has %s free", dir, bytesText(free))
+	d.reportOK("shared memory", "%s has %s free", dir, formatBytes(free))
 }
 
 // checkDataDir checks the directory to which the process would write.
-func (d *doctor) disk() {
+func (d *doctor) checkDataDir() {
 	if d.cfg == nil {
 		return
 	}
@@ -59,56 +59,56 @@ func (d *doctor) disk() {
 	if dir == "" {
 		return
 	}
-	if !writable(dir) {
-		d.fail("data-dir", "give the user who runs Penstock the right to write there", "%s cannot be written", dir)
+	if !isWritable(dir) {
+		d.reportFailure("data-dir", "give the user who runs Penstock the right to write there", "%s cannot be written", dir)
 		return
 	}
 	found := d.host.checkRoom(dir)
 	if len(found) == 0 {
-		d.ok("data-dir", "%s can be written", dir)
+		d.reportOK("data-dir", "%s can be written", dir)
 	}
 	d.found = append(d.found, found...)
 }
 
 // checkMemory compares what the engines of the settings will reserve with the available memory. For a
 // checkpoint it uses a lower bound: its files, without caches.
-func (d *doctor) memory(ctx context.Context) {
-	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.Remote() {
+func (d *doctor) checkMemory(ctx context.Context) {
+	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.HasRemoteEngines() {
 		return
 	}
-	have := memory()
+	have := memoryLimit()
 	if have == 0 {
 		return
 	}
 	const remedy = "lower --kv-cache-blocks or --workers, or take a machine with more memory"
-	if d.cfg.Engine() == config.EngineSim {
+	if d.cfg.EngineKind() == config.EngineSim {
 		if full := simulatedBytes(d.cfg); full > have {
-			d.warn("memory", remedy, "the simulated engines would take %s with full caches, and there are %s of memory", bytesText(full), bytesText(have))
+			d.reportWarning("memory", remedy, "the simulated engines would take %s with full caches, and there are %s of memory", formatBytes(full), formatBytes(have))
 		} else {
-			d.ok("memory", "the simulated engines take up to %s, with full caches, of %s", bytesText(full), bytesText(have))
+			d.reportOK("memory", "the simulated engines take up to %s, with full caches, of %s", formatBytes(full), formatBytes(have))
 		}
 		return
 	}
 	if d.cfg.ModelPath != "" {
 		if files := weightBytes(d.cfg.ModelPath); files > have {
-			d.fail("memory", remedy, "the weights in %s take %s, and there are %s of memory", d.cfg.ModelPath, bytesText(files), bytesText(have))
+			d.reportFailure("memory", remedy, "the weights in %s take %s, and there are %s of memory", d.cfg.ModelPath, formatBytes(files), formatBytes(have))
 		} else {
-			d.ok("memory", "the weights take at least %s, and there are %s", bytesText(files), bytesText(have))
+			d.reportOK("memory", "the weights take at least %s, and there are %s", formatBytes(files), formatBytes(have))
 		}
 		return
 	}
-	err := reservation(ctx, d.cfg)
+	err := estimateMemory(ctx, d.cfg)
 	var need *tiny.MemoryError
 	if !errors.As(err, &need) {
-		d.fail("memory", "correct the settings of the engine", "%v", err)
+		d.reportFailure("memory", "correct the settings of the engine", "%v", err)
 		return
 	}
 	all := float64(need.Weights) + float64(need.Engines)*float64(need.Cache) // it may overflow an integer
 	if all > float64(have) {
-		d.fail("memory", remedy, "the engines reserve %.1f GiB, and there are %s of memory", all/(1<<30), bytesText(have))
+		d.reportFailure("memory", remedy, "the engines reserve %.1f GiB, and there are %s of memory", all/(1<<30), formatBytes(have))
 		return
 	}
-	d.ok("memory", "the engines reserve %s of %s", bytesText(uint64(all)), bytesText(have))
+	d.reportOK("memory", "the engines reserve %s of %s", formatBytes(uint64(all)), formatBytes(have))
 }
 
 // blockBytes is the measured cost of a block apart from its tokens: its state in the simulated engine, its
@@ -118,12 +118,12 @@ const blockBytes = 400
 // simulatedBytes is the memory of the settings' simulated engines with all blocks used. They allocate it as
 // blocks are used.
 func simulatedBytes(cfg *config.Loaded) uint64 {
-	return uint64(engineCount(cfg)) * uint64(cfg.Blocks()) * uint64(blockBytes+4*cfg.KVCacheBlockSize)
+	return uint64(engineCount(cfg)) * uint64(cfg.CacheBlocks()) * uint64(blockBytes+4*cfg.KVCacheBlockSize)
 }
 
 // estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
 // almost no memory. It reserves nothing.
-func reservation(ctx context.Context, cfg *config.Loaded) error {
+func estimateMemory(ctx context.Context, cfg *config.Loaded) error {
 	vocabulary, err := builtinVocabulary()
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func weightBytes(dir string) uint64 {
 }
 
 // isWritable reports whether a file can be created in dir.
-func writable(dir string) bool {
+func isWritable(dir string) bool {
 	f, err := os.CreateTemp(dir, ".penstock-doctor-")
 	if err != nil {
 		return false
@@ -159,7 +159,7 @@ func writable(dir string) bool {
 }
 
 // formatBytes writes a number of bytes for people.
-func bytesText(n uint64) string {
+func formatBytes(n uint64) string {
 	switch {
 	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

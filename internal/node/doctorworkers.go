@@ -36,10 +36,10 @@ type examinedWorker struct {
 }
 
 // includeWorkersBehind returns rows and, once each, the workers behind the rows which are routers.
-func withBehind(rows []examinedWorker) []examinedWorker {
+func includeWorkersBehind(rows []examinedWorker) []examinedWorker {
 	all := slices.Clone(rows)
 	for i := range rows {
-		for _, w := range withBehind(rows[i].Behind) {
+		for _, w := range includeWorkersBehind(rows[i].Behind) {
 			if !slices.ContainsFunc(all, func(have examinedWorker) bool {
 				return have.ID == w.ID && have.Rank == w.Rank && have.State == w.State
 			}) {

@@ -18,7 +18,7 @@ import (
 )
 
 // writeSmallCheckpoint writes a checkpoint for a simulated model: everything except the weights.
-func small(t *testing.T, configJSON, generation string) string {
+func writeSmallCheckpoint(t *testing.T, configJSON, generation string) string {
 	t.Helper()
 	dir := t.TempDir()
 	tokenizer, tokenizerConfig := token.BuiltinFiles()
@@ -43,8 +43,8 @@ func TestSimulatedCard(t *testing.T) {
 	}
 	size := tok.VocabSize()
 	own, _ := tok.EOS()
-	full := small(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
-	bare := small(t, `{"text_config": {"vocab_size": 7}}`, "")
+	full := writeSmallCheckpoint(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
+	bare := writeSmallCheckpoint(t, `{"text_config": {"vocab_size": 7}}`, "")
 	for _, c := range []struct {
 		name, dir      string
 		settings       []string
@@ -67,7 +67,7 @@ func TestSimulatedCard(t *testing.T) {
 			t.Errorf("%q: %v", c.settings, m.err)
 			continue
 		}
-		card := m.card()
+		card := m.modelCard()
 		if len(m.engines) != 3 || card.Engine != "sim" || card.Name != c.name || card.VocabSize != c.vocab || card.ContextLength != c.context || !slices.Equal(card.EOS, c.eos) {
 			t.Errorf("%q: %d engines of %+v, want %+v", c.settings, len(m.engines), card, c)
 		}
@@ -76,7 +76,7 @@ func TestSimulatedCard(t *testing.T) {
 		}
 	}
 	// A value in an unknown form is skipped; a file that is not an object is damaged.
-	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": 7`, "")), nil)
+	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+writeSmallCheckpoint(t, `{"vocab_size": 7`, "")), nil)
 	if broken.err == nil {
 		t.Error("a broken config.json was accepted")
 	}
@@ -148,7 +148,7 @@ func TestReadyWithin(t *testing.T) {
 		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
 		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
 	} {
-		if got := readyWithin(settingsOf(t, config.Up, settings...)); got != want {
+		if got := startTimeout(settingsOf(t, config.Up, settings...)); got != want {
 			t.Errorf("%q: %v, want %v", settings, got, want)
 		}
 	}

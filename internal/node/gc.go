@@ -12,29 +12,29 @@ const (
 	// process which only routes has some dozens of megabytes live, and makes tens of kilobytes of garbage per
 	// request: if it collected at twice the live heap, it would spend a tenth of its work under load on
 	// collection.
-	roomyGarbage = 192 << 20
+	gcHeadroom = 192 << 20
 	// gcMemoryShare limits the headroom to 1/gcMemoryShare of the machine's memory.
-	roomyShare = 16
+	gcMemoryShare = 16
 	// defaultGCPercent is the runtime's default.
-	stockPercent = 100
-	tuneEvery    = time.Second
+	defaultGCPercent = 100
+	gcTuneInterval   = time.Second
 )
 
 // tuneGC adjusts the garbage collector's target until ctx ends. It changes nothing if GOGC is set.
-func roomy(ctx context.Context) {
-	old := debug.SetGCPercent(stockPercent)
+func tuneGC(ctx context.Context) {
+	old := debug.SetGCPercent(defaultGCPercent)
 	defer debug.SetGCPercent(old)
-	if old != stockPercent { // the operator set it
+	if old != defaultGCPercent { // the operator set it
 		debug.SetGCPercent(old)
 		<-ctx.Done()
 		return
 	}
-	room := uint64(roomyGarbage)
-	if m := memory(); m > 0 {
-		room = min(room, m/roomyShare)
+	room := uint64(gcHeadroom)
+	if m := memoryLimit(); m > 0 {
+		room = min(room, m/gcMemoryShare)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	tick := time.NewTicker(tuneEvery)
+	tick := time.NewTicker(gcTuneInterval)
 	defer tick.Stop()
 	for {
 		metrics.Read(live)
@@ -51,5 +51,5 @@ func roomy(ctx context.Context) {
 // accumulated, or twice the live heap if that is more.
 func gcPercent(live, room uint64) int {
 	const least = 4 << 20 // below it the runtime does not collect at all
-	return max(stockPercent, int(min(room, 1<<40)*100/max(live, least)))
+	return max(defaultGCPercent, int(min(room, 1<<40)*100/max(live, least)))
 }

@@ -42,10 +42,10 @@ func openFiles() (n uint64, known bool) {
 }
 
 // holderOf returns the process that listens on a TCP port of this machine, as far as this user may see it.
-func holderOf(port string) holder {
+func holderOf(port string) portHolder {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return holder{}
+		return portHolder{}
 	}
 	sockets := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -53,7 +53,7 @@ func holderOf(port string) holder {
 		if err != nil {
 			continue
 		}
-		for _, inode := range listeners(string(data), uint16(n)) {
+		for _, inode := range listenerInodes(string(data), uint16(n)) {
 			sockets[fmt.Sprintf("socket:[%s]", inode)] = true
 		}
 	}
@@ -68,14 +68,14 @@ func holderOf(port string) holder {
 			continue
 		}
 		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		return holder{pid: pid, name: filepath.Base(exe), ours: own != "" && filepath.Base(exe) == filepath.Base(own)}
+		return portHolder{pid: pid, name: filepath.Base(exe), ours: own != "" && filepath.Base(exe) == filepath.Base(own)}
 	}
-	return holder{}
+	return portHolder{}
 }
 
 // listenerInodes returns the inodes of the sockets which listen on a port, from a table in the format of
 // /proc/net/tcp.
-func listeners(table string, port uint16) (inodes []string) {
+func listenerInodes(table string, port uint16) (inodes []string) {
 	const listening = "0A"
 	for line := range strings.Lines(table) {
 		// sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode …

@@ -9,4 +9,4 @@ func freeBytes(string) (n uint64, known bool) { return 0, false }
 func openFiles() (n uint64, known bool) { return 0, false }
 
 // holderOf is unknown on this system.
-func holderOf(string) holder { return holder{} }
+func holderOf(string) portHolder { return portHolder{} }

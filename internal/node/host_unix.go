@@ -19,4 +19,4 @@ func fileLimit() (n uint64, known bool) {
 }
 
 // isAddrInUse reports whether listening failed because another socket listens there.
-func inUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+func isAddrInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }

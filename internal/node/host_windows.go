@@ -10,4 +10,4 @@ import (
 func fileLimit() (n uint64, known bool) { return 0, false }
 
 // isAddrInUse reports whether listening failed because another socket listens there.
-func inUse(err error) bool { return errors.Is(err, windows.WSAEADDRINUSE) }
+func isAddrInUse(err error) bool { return errors.Is(err, windows.WSAEADDRINUSE) }

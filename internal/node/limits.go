@@ -15,7 +15,7 @@ import (
 )
 
 // hostProbe reads this machine's limits; tests replace its functions.
-type host struct {
+type hostProbe struct {
 	// files returns how many files this process may have open.
 	files func() (n uint64, known bool)
 	// open returns how many files this process has open.
@@ -25,11 +25,11 @@ type host struct {
 }
 
 // newHostProbe reads the limits of the machine on which this process runs.
-func thisHost() host { return host{files: fileLimit, open: openFiles, free: freeBytes} }
+func newHostProbe() hostProbe { return hostProbe{files: fileLimit, open: openFiles, free: freeBytes} }
 
 // checkFiles compares the limit on open files with what a process with these settings may need; cfg is nil if
 // the settings are invalid. It returns no finding where the limit is unknown.
-func (h host) checkFiles(cfg *config.Loaded) []Finding {
+func (h hostProbe) checkFiles(cfg *config.Loaded) []Finding {
 	const check = "files"
 	limit, known := h.files()
 	if !known {
@@ -50,7 +50,7 @@ func (h host) checkFiles(cfg *config.Loaded) []Finding {
 
 // checkOpenFiles compares this process's open files with the limit. It returns no finding where either is
 // unknown.
-func (h host) checkOpenFiles() []Finding {
+func (h hostProbe) checkOpenFiles() []Finding {
 	const check = "open files"
 	limit, known := h.files()
 	open, counted := h.open()
@@ -69,7 +69,7 @@ func (h host) checkOpenFiles() []Finding {
 
 // checkRoom compares the free space on the file system of dir with what JetStream, or a worker's state, may
 // need there. It returns no finding where the free space is unknown.
-func (h host) checkRoom(dir string) []Finding {
+func (h hostProbe) checkRoom(dir string) []Finding {
 	const check = "data-dir"
 	const remedy = "make room there, or choose another place with --data-dir: when it is full, JetStream takes no events"
 	free, known := h.free(dir)
@@ -77,11 +77,11 @@ func (h host) checkRoom(dir string) []Finding {
 	case !known:
 		return nil
 	case free < fullDisk:
-		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, bytesText(free), bytesText(fullDisk)), remedy}}
+		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, formatBytes(free), formatBytes(fullDisk)), remedy}}
 	case free < littleDisk:
-		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, bytesText(free), bytesText(littleDisk)), remedy}}
+		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, formatBytes(free), formatBytes(littleDisk)), remedy}}
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, bytesText(free)), ""}}
+	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, formatBytes(free)), ""}}
 }
 
 // dataDir is the directory to which a process with these settings writes, or its nearest existing parent; ""
@@ -109,42 +109,42 @@ func checkStore(used, reserved, limit uint64) []Finding {
 	const remedy = "remove streams that are not used, or start a NATS server with more room and name it with --nats"
 	if float64(max(used, reserved)) > nearlyFull*float64(limit) {
 		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", bytesText(used), bytesText(reserved), bytesText(limit)), remedy,
+			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", formatBytes(used), formatBytes(reserved), formatBytes(limit)), remedy,
 		}}
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", bytesText(used), bytesText(limit)), ""}}
+	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", formatBytes(used), formatBytes(limit)), ""}}
 }
 
 // limitMonitor checks the limits of this process while it runs.
-type limits struct {
-	host   host
+type limitMonitor struct {
+	host   hostProbe
 	cfg    *config.Loaded
 	server *natsd.Server // nil unless NATS is embedded
 	conn   *nats.Conn    // nil without NATS
 	log    limitLog
 }
 
-func newLimits(cfg *config.Loaded, p *planes, log *slog.Logger) *limits {
-	return &limits{host: thisHost(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, said: map[string]saidLimit{}}}
+func newLimitMonitor(cfg *config.Loaded, p *planes, log *slog.Logger) *limitMonitor {
+	return &limitMonitor{host: newHostProbe(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, logged: map[string]loggedLimit{}}}
 }
 
 // logAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
 // itself.
-func (l *limits) atStart(ctx context.Context) {
-	found := append(l.host.checkFiles(l.cfg), l.stored()...)
+func (l *limitMonitor) logAtStart(ctx context.Context) {
+	found := append(l.host.checkFiles(l.cfg), l.checkStorage()...)
 	if l.conn != nil && l.server == nil {
 		found = append(found, checkJetStream(ctx, l.conn)...)
 	}
-	l.log.tell(found, time.Now())
+	l.log.logFindings(found, time.Now())
 }
 
 // checkStorage returns the findings about what this process writes on this machine.
-func (l *limits) stored() (found []Finding) {
+func (l *limitMonitor) checkStorage() (found []Finding) {
 	if dir := dataDir(l.cfg); dir != "" {
 		found = l.host.checkRoom(dir)
 	}
 	if l.server != nil {
-		if used, reserved, limit, ok := l.server.Store(); ok {
+		if used, reserved, limit, ok := l.server.StoreUsage(); ok {
 			found = append(found, checkStore(used, reserved, limit)...)
 		}
 	}
@@ -159,13 +159,13 @@ const (
 )
 
 // runChecks checks the storage of this process, and its open files, until ctx ends.
-func (l *limits) run(ctx context.Context) error {
+func (l *limitMonitor) runChecks(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			l.log.tell(append(l.stored(), l.host.checkOpenFiles()...), time.Now())
+			l.log.logFindings(append(l.checkStorage(), l.host.checkOpenFiles()...), time.Now())
 		case <-ctx.Done():
 			return nil
 		}
@@ -175,26 +175,26 @@ func (l *limits) run(ctx context.Context) error {
 // limitLog logs findings which are not ok: each when it appears or changes status, then at intervals, and
 // once when it is resolved.
 type limitLog struct {
-	log  *slog.Logger
-	said map[string]saidLimit // by check
+	log    *slog.Logger
+	logged map[string]loggedLimit // by check
 }
 
 // loggedLimit is a finding that has been logged.
-type saidLimit struct {
+type loggedLimit struct {
 	status string
 	at     time.Time
 }
 
-func (l *limitLog) tell(found []Finding, now time.Time) {
+func (l *limitLog) logFindings(found []Finding, now time.Time) {
 	for _, f := range found {
-		last, told := l.said[f.Check]
+		last, told := l.logged[f.Check]
 		switch {
 		case f.Status == CheckOK && told:
-			delete(l.said, f.Check)
+			delete(l.logged, f.Check)
 			l.log.Info("this process is no longer short", "check", f.Check, "detail", f.Detail)
 		case f.Status == CheckOK || told && last.status == f.Status && now.Sub(last.at) < limitsAgain:
 		default:
-			l.said[f.Check] = saidLimit{f.Status, now}
+			l.logged[f.Check] = loggedLimit{f.Status, now}
 			level := slog.LevelWarn
 			if f.Status == CheckFail {
 				level = slog.LevelError

@@ -33,7 +33,7 @@ func TestHostChecks(t *testing.T) {
 		{"a full disk", 1 << 20, 1 << 20, true, []string{CheckOK, CheckFail}, "JetStream takes no events"},
 		{"nothing known", 0, 0, false, nil, ""},
 	} {
-		h := host{files: func() (uint64, bool) { return tt.files, tt.known }, free: func(string) (uint64, bool) { return tt.free, tt.known }}
+		h := hostProbe{files: func() (uint64, bool) { return tt.files, tt.known }, free: func(string) (uint64, bool) { return tt.free, tt.known }}
 		found := append(h.checkFiles(l), h.checkRoom(dataDir(l))...)
 		remedies := ""
 		var got []string
@@ -62,14 +62,14 @@ func TestLimitsInOperation(t *testing.T) {
 		free.Store(1 << 40)
 		var out lockedBuffer
 		all := ""
-		w := &limits{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), said: map[string]saidLimit{}}}
+		w := &limitMonitor{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), logged: map[string]loggedLimit{}}}
 		var open atomic.Uint64
-		w.host = host{
+		w.host = hostProbe{
 			files: func() (uint64, bool) { return 10_000, true },
 			open:  func() (uint64, bool) { return open.Load(), true },
 			free:  func(string) (uint64, bool) { return free.Load(), true },
 		}
-		go func() { _ = w.run(t.Context()) }()
+		go func() { _ = w.runChecks(t.Context()) }()
 		said := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
@@ -119,7 +119,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	}
 	defer conn.Close()
 	check := func() Finding {
-		used, reserved, limit, ok := s.Store()
+		used, reserved, limit, ok := s.StoreUsage()
 		if !ok {
 			t.Fatal("the server does not tell")
 		}

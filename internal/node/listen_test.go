@@ -7,7 +7,7 @@ import (
 
 // TestListenElsewhere: the error of an address that no interface has says so, with a remedy.
 func TestListenElsewhere(t *testing.T) {
-	ln, err := listen("192.0.2.1:0") // of TEST-NET-1: no machine has it
+	ln, err := listenHTTP("192.0.2.1:0") // of TEST-NET-1: no machine has it
 	if err == nil {
 		ln.Close()
 		t.Skip("this machine takes addresses that it does not have")

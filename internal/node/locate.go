@@ -11,7 +11,7 @@ import (
 // started with: a directory, if it also exists here, or a Hugging Face hub name whose files are in the local
 // cache. It fetches and writes nothing. It returns "" if the tokenizer is not here; tried says where it
 // looked.
-func locate(root, hub string) (dir string, tried []string) {
+func locateTokenizer(root, hub string) (dir string, tried []string) {
 	if root == "" {
 		return "", nil
 	}
@@ -21,11 +21,11 @@ func locate(root, hub string) (dir string, tried []string) {
 		}
 		return "", []string{root}
 	}
-	if hub == "" || !hubName(root) {
+	if hub == "" || !isHubName(root) {
 		return "", nil
 	}
 	model := filepath.Join(hub, "models--"+strings.ReplaceAll(root, "/", "--"))
-	for _, revision := range revisions(model) {
+	for _, revision := range listRevisions(model) {
 		if dir := filepath.Join(model, "snapshots", revision); hasTokenizer(dir) {
 			return dir, nil
 		}
@@ -37,14 +37,14 @@ func locate(root, hub string) (dir string, tried []string) {
 const hubNames = `^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?$`
 
 // isHubName reports whether text is a hub name which cannot lead out of the cache.
-func hubName(text string) bool {
+func isHubName(text string) bool {
 	ok, err := regexp.MatchString(hubNames, text)
 	return ok && err == nil && len(text) < 256 && !strings.Contains(text, "..") && !strings.Contains(text, "--")
 }
 
 // listRevisions lists the revisions of a cached model to try: main, which engines load unless told otherwise,
 // or the only one present.
-func revisions(model string) []string {
+func listRevisions(model string) []string {
 	const maxRevision = 256
 	if data, err := os.ReadFile(filepath.Join(model, "refs", "main")); err == nil && len(data) <= maxRevision {
 		if name := strings.TrimSpace(string(data)); name != "" && name == filepath.Base(name) && !strings.HasPrefix(name, ".") {

@@ -45,12 +45,12 @@ func TestLocate(t *testing.T) {
 		{"a/b/c", "", 0},
 		{"", "", 0},
 	} {
-		got, tried := locate(c.root, hub)
+		got, tried := locateTokenizer(c.root, hub)
 		if got != c.want || len(tried) != c.tried {
 			t.Errorf("%s: %q, tried %q; want %q", c.root, got, tried, c.want)
 		}
 	}
-	if got, _ := locate("gpt2", ""); got != "" {
+	if got, _ := locateTokenizer("gpt2", ""); got != "" {
 		t.Errorf("without a cache: %q", got)
 	}
 }

@@ -20,18 +20,18 @@ import (
 const longestLease = time.Hour
 
 // mediaResolver is what a frontend needs to resolve the media of requests.
-type sight struct {
+type mediaResolver struct {
 	lender   *shm.Lender // nil without shared memory
 	resolver *resolve.Resolver
 }
 
 // newMediaResolver makes the media resolver of the settings.
-func newSight(p *process) (s *sight, err error) {
+func newMediaResolver(p *process) (s *mediaResolver, err error) {
 	cfg, fetcher, log := p.cfg, p.fetcher, p.log
-	s = &sight{}
+	s = &mediaResolver{}
 	var lends resolve.Lender
 	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
-		lends = resolve.FromLender(s.lender, longestLease)
+		lends = resolve.NewShmLender(s.lender, longestLease)
 	} else {
 		s.lender = nil
 		obs.Component(log, "frontend").Debug("there is no shared memory for media: engines that would have them there fetch them", "error", err)
@@ -44,9 +44,9 @@ func newSight(p *process) (s *sight, err error) {
 		Limits:     mediaLimits(cfg),
 	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, errors.Join(err, s.closeLender())
 	}
-	p.metrics.Collect(newMediaMetrics(fetcher, s.lender))
+	p.metrics.RegisterCollector(newMediaMetrics(fetcher, s.lender))
 	return s, nil
 }
 
@@ -68,11 +68,11 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 
 // mediaFiles is the source of media files.
 func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
-	return resolve.FromFetcher(fetcher, cfg.MediaMaxBytes)
+	return resolve.NewFetcherSource(fetcher, cfg.MediaMaxBytes)
 }
 
 // openSegment opens a segment of shared memory which a frontend on this host has lent.
-func segment(name string, size int) ([]byte, func(), error) {
+func openSegment(name string, size int) ([]byte, func(), error) {
 	m, err := shm.Open(name, size)
 	if err != nil {
 		return nil, nil, err
@@ -86,12 +86,12 @@ func mediaLimits(cfg *config.Loaded) pixel.Limits {
 }
 
 // run closes the resolver when ctx ends.
-func (s *sight) run(ctx context.Context) error {
+func (s *mediaResolver) run(ctx context.Context) error {
 	<-ctx.Done()
-	return s.close()
+	return s.closeLender()
 }
 
-func (s *sight) close() error {
+func (s *mediaResolver) closeLender() error {
 	if s.lender == nil {
 		return nil
 	}
@@ -103,7 +103,7 @@ func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil
 	}
-	if cfg.Remote() { // remote engines take files
+	if cfg.HasRemoteEngines() { // remote engines take files
 		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
 	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}

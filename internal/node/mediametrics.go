@@ -53,7 +53,7 @@ func (m *mediaMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(s.Bytes))
 	}
 	if m.lender != nil {
-		segments, bytes := m.lender.Held()
+		segments, bytes := m.lender.Usage()
 		ch <- prometheus.MustNewConstMetric(m.segments, prometheus.GaugeValue, float64(segments))
 		ch <- prometheus.MustNewConstMetric(m.lent, prometheus.GaugeValue, float64(bytes))
 	}

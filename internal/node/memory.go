@@ -23,7 +23,7 @@ func explainMemory(err error) error {
 
 // MemoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
 // limit of its control groups. 0 means unknown.
-func Memory() uint64 { return memory() }
+func MemoryLimit() uint64 { return memoryLimit() }
 
 // cgroupLimit returns the lowest memory limit of the control groups of this process, in bytes, 0 if there is
 // none. root is the root of the file system. It reads both cgroup versions, and every ancestor of the

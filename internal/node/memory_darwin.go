@@ -3,7 +3,7 @@ package node
 import "golang.org/x/sys/unix"
 
 // memoryLimit returns how many bytes of memory the machine has; 0 means unknown.
-func memory() uint64 {
+func memoryLimit() uint64 {
 	total, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
 		return 0

@@ -8,7 +8,7 @@ import (
 
 // memoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
 // limit of its control groups. 0 means unknown.
-func memory() uint64 {
+func memoryLimit() uint64 {
 	var total uint64
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {

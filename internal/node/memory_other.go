@@ -3,4 +3,4 @@
 package node
 
 // memoryLimit is unknown on this system: an allocation that is too large ends the process.
-func memory() uint64 { return 0 }
+func memoryLimit() uint64 { return 0 }

@@ -24,7 +24,7 @@ type metric struct{ labels, meaning string }
 // TestMetricsAreDocumented: docs/metrics.md lists exactly the metrics which a node registers, with labels and
 // help.
 func TestMetricsAreDocumented(t *testing.T) {
-	registered, types := registry(t)
+	registered, types := documentedMetrics(t)
 	documented := map[string]metric{}
 	data, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -57,11 +57,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // documentedMetrics returns the processes' own metrics, and the types of the metrics with a value before any
 // traffic. Up has the metrics of a frontend and of a worker.
-func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
+func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	metrics, types = map[string]metric{}, map[string]string{}
 	for command, as := range map[config.Command]func(*process) role{
-		config.Up:     func(p *process) role { return &up{process: p} },
+		config.Up:     func(p *process) role { return &upRole{process: p} },
 		config.Router: func(p *process) role { return &routerRole{process: p} },
 	} {
 		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0"}, config.NoFlags(command))
@@ -75,18 +75,18 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 		// Nothing runs, so the planes are not used.
 		p := &process{
 			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &modelResult{},
-			planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem(), dropped: none, malformed: none, unreadable: none, holes: none},
+			planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane(), dropped: zeroCount, malformed: zeroCount, unreadable: zeroCount, holes: zeroCount},
 		}
-		if err := as(p).build(); err != nil {
+		if err := as(p).buildServices(); err != nil {
 			t.Fatal(err)
 		}
-		describe(t, p.metrics.Gatherer().(*prometheus.Registry), metrics, types)
+		describeMetrics(t, p.metrics.Gatherer().(*prometheus.Registry), metrics, types)
 	}
 	return metrics, types
 }
 
 // describeMetrics adds the registered metrics.
-func describe(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
+func describeMetrics(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc)
 	go func() {

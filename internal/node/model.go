@@ -25,7 +25,7 @@ type modelResult struct {
 	err     error
 }
 
-func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
+func (m *modelResult) modelCard() engine.Card { return m.engines[0].Card() }
 
 // openModel makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
 // the source of the engines' media; nil for none.
@@ -45,10 +45,10 @@ func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *model
 
 // openEngines makes the engines of all workers of this process.
 func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
-	if cfg.Engine() == config.EngineSim {
-		return openSim(cfg, pipe, ref)
+	if cfg.EngineKind() == config.EngineSim {
+		return openSimEngines(cfg, pipe, ref)
 	}
-	return openTiny(ctx, cfg, pipe, ref, files)
+	return openTinyEngines(ctx, cfg, pipe, ref, files)
 }
 
 // engineCount is how many engines run in this process.
@@ -65,8 +65,8 @@ func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error)
 	if p.model != nil && ref.Digest == p.model.pipe.Digest {
 		return p.model.pipe, nil
 	}
-	if p.remotes != nil && ref.Digest != "" {
-		if pipe := p.remotes.pipeline(ref.Digest); pipe != nil {
+	if p.remoteEngines != nil && ref.Digest != "" {
+		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {
 			return pipe, nil
 		}
 	}

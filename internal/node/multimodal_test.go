@@ -23,7 +23,7 @@ import (
 )
 
 // squarePNG is a picture in one colour, as a file.
-func square(t *testing.T, shade uint8) []byte {
+func squarePNG(t *testing.T, shade uint8) []byte {
 	t.Helper()
 	p := image.NewRGBA(image.Rect(0, 0, 112, 112))
 	for i := range 112 * 112 {
@@ -38,7 +38,7 @@ func square(t *testing.T, shade uint8) []byte {
 
 // newMediaRouter returns a router process which resolves media, with only the parts needed for that, and its
 // log.
-func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
+func newMediaRouter(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	t.Helper()
 	env := []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_MULTIMODAL=true", "PENSTOCK_MEDIA_ALLOW_PRIVATE=true"}
 	cfg, err := config.Load("", append(env, settings...), config.NoFlags(config.Router))
@@ -55,12 +55,12 @@ func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 			t.Error(err)
 		}
 	})
-	r := &routerRole{process: p, making: make(chan struct{}, 2)}
-	if r.sight, err = newSight(p); err != nil {
+	r := &routerRole{process: p, encodeSem: make(chan struct{}, 2)}
+	if r.mediaResolver, err = newMediaResolver(p); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.sight.close(); err != nil {
+		if err := r.mediaResolver.closeLender(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -68,7 +68,7 @@ func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 }
 
 // mediaCard is the card of the built-in model.
-func seeingCard(t *testing.T, transfer string) engine.Card {
+func mediaCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
 	eng, _ := servedEngine(t, smallConfig(t))
 	card := eng.Card()
@@ -79,7 +79,7 @@ func seeingCard(t *testing.T, transfer string) engine.Card {
 }
 
 // preprocessRequest is a request with pictures.
-func asked(urls ...string) *engine.PreprocessRequest {
+func preprocessRequest(urls ...string) *engine.PreprocessRequest {
 	c := &prep.Chat{AddGenerationPrompt: true, Namespace: "n"}
 	parts := prep.AppendTextPart([]byte{'['}, "What is this?")
 	for _, u := range urls {
@@ -87,7 +87,7 @@ func asked(urls ...string) *engine.PreprocessRequest {
 		c.Media = append(c.Media, prep.Media{Kind: media.Image, URL: u, Part: "messages[0].content[1]", Param: "messages[0].content[1].image_url.url"})
 	}
 	c.Messages = []prep.Message{{Role: "user", Parts: append(parts, ']')}}
-	return &engine.PreprocessRequest{Attempt: 3, Model: "m", Chat: prep.AppendShown(nil, c), Shows: true}
+	return &engine.PreprocessRequest{Attempt: 3, Model: "m", Chat: prep.AppendChatWithMedia(nil, c), ResolveMedia: true}
 }
 
 // TestSightOfRouter: a router process returns identities of a few bytes, and lends the decoded picture of the
@@ -97,15 +97,15 @@ func TestSightOfRouter(t *testing.T) {
 	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(*shows.Load()) }))
 	defer files.Close()
 	for _, transfer := range []string{"", "off", "shm", "network"} {
-		one, other := square(t, 10), square(t, 200)
+		one, other := squarePNG(t, 10), squarePNG(t, 200)
 		shows.Store(&one)
-		r, said := newSeeing(t)
-		sight := r.sightOf(seeingCard(t, transfer))
+		r, said := newMediaRouter(t)
+		sight := r.newModelMediaResolver(mediaCard(t, transfer))
 		if sight == nil {
 			t.Fatal(said)
 		}
 		url := files.URL + "/" + transfer
-		p, err := sight.Preprocess(t.Context(), asked(url))
+		p, err := sight.Preprocess(t.Context(), preprocessRequest(url))
 		if err != nil || p.TextOnly != media.NoReason || len(p.Objects) != 1 || p.Attempt != 3 || p.Validate(1<<20) != nil {
 			t.Fatalf("%s: %v, %+v", transfer, err, p)
 		}
@@ -144,7 +144,7 @@ func TestSightOfRouter(t *testing.T) {
 			t.Errorf("%s: another picture is attached", transfer)
 		}
 		release()
-		if n, _ := r.sight.lender.Held(); n != 0 {
+		if n, _ := r.mediaResolver.lender.Usage(); n != 0 {
 			t.Errorf("%s: %d segments are lent", transfer, n)
 		}
 	}
@@ -154,30 +154,30 @@ func TestSightOfRouter(t *testing.T) {
 func TestSightRefuses(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	defer page.Close()
-	r, _ := newSeeing(t, "PENSTOCK_MEDIA_IDENTITY=bytes")
-	sight := r.sightOf(seeingCard(t, ""))
-	p, err := sight.Preprocess(t.Context(), asked(page.URL))
-	if err != nil || p.TextOnly != media.DimensionsUnknown || p.Why.Param != "messages[0].content[1].image_url.url" || len(p.Tokens) == 0 {
+	r, _ := newMediaRouter(t, "PENSTOCK_MEDIA_IDENTITY=bytes")
+	sight := r.newModelMediaResolver(mediaCard(t, ""))
+	p, err := sight.Preprocess(t.Context(), preprocessRequest(page.URL))
+	if err != nil || p.TextOnly != media.DimensionsUnknown || p.TextOnlyError.Param != "messages[0].content[1].image_url.url" || len(p.Tokens) == 0 {
 		t.Errorf("%v, %+v", err, p)
 	}
 	for url, says := range map[string]string{"http://169.254.169.254/": "may be fetched", "data:image/png;base64,%%%": "data: URI"} {
-		if _, err := sight.Preprocess(t.Context(), asked(url)); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), says) {
+		if _, err := sight.Preprocess(t.Context(), preprocessRequest(url)); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
 	if p, err := sight.Preprocess(t.Context(), &engine.PreprocessRequest{Attempt: 1, Text: "hi"}); err != nil || len(p.Tokens) == 0 {
 		t.Errorf("a text: %v", err)
 	}
-	for name, bad := range map[string]*engine.PreprocessRequest{"no attempt": {Text: "x"}, "no JSON": {Attempt: 1, Shows: true, Chat: []byte("x")}} {
-		if _, err := sight.Preprocess(t.Context(), bad); fault.Of(err) != fault.Invalid {
+	for name, bad := range map[string]*engine.PreprocessRequest{"no attempt": {Text: "x"}, "no JSON": {Attempt: 1, ResolveMedia: true, Chat: []byte("x")}} {
+		if _, err := sight.Preprocess(t.Context(), bad); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r.making <- struct{}{} // all workers are busy
-	r.making <- struct{}{}
+	r.encodeSem <- struct{}{} // all workers are busy
+	r.encodeSem <- struct{}{}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := sight.Preprocess(gone, asked(page.URL)); err == nil {
+	if _, err := sight.Preprocess(gone, preprocessRequest(page.URL)); err == nil {
 		t.Error("somebody who left had a turn")
 	}
 }
@@ -192,10 +192,10 @@ func TestNoSight(t *testing.T) {
 		"not here":      {engine.TokenizerRef{Kind: "dir", Dir: filepath.Join(t.TempDir(), "none")}, "--model-path"},
 		"of others":     {engine.TokenizerRef{Kind: "builtin", Digest: strings.Repeat("0", 64)}, "the same checkpoint"},
 	} {
-		r, said := newSeeing(t)
-		card := seeingCard(t, "")
+		r, said := newMediaRouter(t)
+		card := mediaCard(t, "")
 		card.Tokenizer = c.ref
-		if r.sightOf(card) != nil || !strings.Contains(said.String(), c.says) {
+		if r.newModelMediaResolver(card) != nil || !strings.Contains(said.String(), c.says) {
 			t.Errorf("%s: %s", name, said)
 		}
 	}

@@ -19,14 +19,14 @@ import (
 
 // dialNATS connects to the fleet's NATS server. It retries while the server does not answer yet, because the
 // processes of a fleet start together. Once connected, the connection reconnects without limit.
-func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
+func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
 	opts, err := natsOptions(cfg, token)
 	if err != nil {
 		return nil, err
 	}
 	log = obs.Component(log, "nats")
 	late := time.Now().Add(time.Duration(cfg.NATSWait))
-	wait := backoff.Backoff{Least: 20 * time.Millisecond, Most: time.Second}
+	wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
 	for said := false; ; said = true {
 		conn, err := natsd.Connect(cfg.NATS, "penstock "+string(cfg.Command), log, opts...)
 		switch {
@@ -48,11 +48,11 @@ func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logge
 // natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
 // with authorities it requires client certificates.
 func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
-	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
 	if err != nil || len(own) == 0 {
 		return nil, err
 	}
-	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
 	if err != nil {
 		return nil, err
 	}
@@ -71,15 +71,15 @@ func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 	}
 	if cfg.NATSCreds != "" {
 		if _, err := os.Stat(cfg.NATSCreds); err != nil {
-			return nil, config.WrongSetting(fmt.Errorf("nats-creds: %w", err))
+			return nil, config.AsSettingError(fmt.Errorf("nats-creds: %w", err))
 		}
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
 	}
-	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ type natsRoute struct {
 }
 
 // findNATSRoute finds the natsRoute of a process whose NATS connection is open.
-func (p *planes) route(cfg *config.Loaded) (natsRoute, error) {
+func (p *planes) findNATSRoute(cfg *config.Loaded) (natsRoute, error) {
 	switch {
-	case p.server != nil && config.AllInterfaces(cfg.NATSListen):
+	case p.server != nil && config.IsAllInterfaces(cfg.NATSListen):
 		return natsRoute{why: "the embedded NATS server listens on all interfaces, which names none", shared: true}, nil
 	case p.server != nil:
 		u, err := url.Parse(p.server.URL())
@@ -46,10 +46,10 @@ func (p *planes) route(cfg *config.Loaded) (natsRoute, error) {
 }
 
 // isReachableRemotely reports whether other hosts reach this one at ip.
-func (r natsRoute) remote() bool { return r.ip.IsValid() && !r.ip.IsLoopback() }
+func (r natsRoute) isReachableRemotely() bool { return r.ip.IsValid() && !r.ip.IsLoopback() }
 
 // planeAddr is where a plane listens, and the address it advertises.
-type place struct {
+type planeAddr struct {
 	listen    string // HOST:PORT
 	advertise string // HOST or HOST:PORT; "" is the listen address
 }
@@ -57,35 +57,35 @@ type place struct {
 // completeAddr completes the settings of a plane. An empty listen address becomes a free port at the route's
 // address, and a plane that listens on all interfaces advertises the route's address. It fails if others
 // could not use that address.
-func (r natsRoute) choose(setting string, want place) (place, error) {
-	everywhere := config.AllInterfaces(want.listen) && want.advertise == ""
+func (r natsRoute) completeAddr(setting string, want planeAddr) (planeAddr, error) {
+	everywhere := config.IsAllInterfaces(want.listen) && want.advertise == ""
 	switch {
 	case want.listen != "" && !everywhere:
 		return want, nil
-	case want.listen == "" && !r.remote():
-		return place{"127.0.0.1:0", want.advertise}, nil
-	case !r.remote():
+	case want.listen == "" && !r.isReachableRemotely():
+		return planeAddr{"127.0.0.1:0", want.advertise}, nil
+	case !r.isReachableRemotely():
 		return want, nil // the plane reports what is missing
 	case r.ip.Zone() != "" || r.ip.IsLinkLocalUnicast():
 		return want, fmt.Errorf("%s: the NATS server is reached from %v, an address that is good on one link alone; give --%s HOST:0 with an address at which others reach this host", setting, r.ip, setting)
 	case want.listen == "":
-		return place{net.JoinHostPort(r.ip.String(), "0"), want.advertise}, nil
+		return planeAddr{net.JoinHostPort(r.ip.String(), "0"), want.advertise}, nil
 	}
-	return place{want.listen, r.ip.String()}, nil
+	return planeAddr{want.listen, r.ip.String()}, nil
 }
 
 // choosePlaneAddr returns where a plane of this process serves. It logs the choice where the settings leave
 // it open, and a warning where other hosts cannot reach it.
-func (p *planes) choosePlace(cfg *config.Loaded, setting string, want place, log *slog.Logger) (place, error) {
-	r, err := p.route(cfg)
+func (p *planes) choosePlaneAddr(cfg *config.Loaded, setting string, want planeAddr, log *slog.Logger) (planeAddr, error) {
+	r, err := p.findNATSRoute(cfg)
 	if err != nil {
 		return want, fmt.Errorf("%s: %w", setting, err)
 	}
-	at, err := r.choose(setting, want)
+	at, err := r.completeAddr(setting, want)
 	switch {
 	case err != nil:
 		return at, err
-	case r.shared && loopback(at.listen) && at.advertise == "":
+	case r.shared && isLoopback(at.listen) && at.advertise == "":
 		log.Warn("others are told a loopback address, which other hosts cannot reach: give an address of this host, or have it chosen by --nats with an address that all hosts reach",
 			"setting", setting, "addr", at.listen, "because", r.why)
 	case at != want:

@@ -50,8 +50,8 @@ type Started struct {
 	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
-func (p *process) started() Started {
-	return Started{Role: string(p.cfg.Command), URL: p.url(), NATS: p.planes.url(), Access: p.access(), Took: time.Since(p.began)}
+func (p *process) startedStatus() Started {
+	return Started{Role: string(p.cfg.Command), URL: p.httpURL(), NATS: p.planes.natsURL(), Access: p.clientAccess(), Took: time.Since(p.startedAt)}
 }
 
 // Features lists the optional parts of this build.

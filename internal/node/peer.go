@@ -15,7 +15,7 @@ import (
 )
 
 // peerProbeTimeout bounds each probe of a server that did not answer as expected.
-const peerTimeout = 2 * time.Second
+const peerProbeTimeout = 2 * time.Second
 
 // WrongPeer says that the server at a URL is not the intended one.
 type WrongPeer struct {
@@ -28,10 +28,10 @@ type WrongPeer struct {
 // names the server; cause is the error of the request, nil if there was an answer. It returns nil if nothing
 // listens there, and if the server is Penstock.
 func DescribePeer(ctx context.Context, client *http.Client, server, flag string, cause error) *WrongPeer {
-	if wrong := DescribeScheme(ctx, server, flag, cause); wrong != nil || undialed(cause) {
+	if wrong := DescribeScheme(ctx, server, flag, cause); wrong != nil || isDialError(cause) {
 		return wrong
 	}
-	live, header, err := asksLive(ctx, client, server)
+	live, header, err := probeLive(ctx, client, server)
 	if live || err != nil {
 		return nil
 	}
@@ -54,7 +54,7 @@ func DescribeScheme(ctx context.Context, server, flag string, cause error) *Wron
 	switch {
 	case errors.Is(cause, http.ErrSchemeMismatch) || errors.As(cause, &record):
 		return &WrongPeer{server + " does not speak TLS", "name http://" + u.Host + " with " + flag}
-	case u.Scheme == "http" && !undialed(cause) && speaksTLS(ctx, u):
+	case u.Scheme == "http" && !isDialError(cause) && speaksTLS(ctx, u):
 		return &WrongPeer{server + " speaks TLS", "name https://" + u.Host + " with " + flag}
 	}
 	return nil
@@ -80,7 +80,7 @@ func describeCertificate(server, flag string, cause error) *WrongPeer {
 }
 
 // isDialError reports whether a request failed because there was no connection.
-func undialed(err error) bool {
+func isDialError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
@@ -88,7 +88,7 @@ func undialed(err error) bool {
 // speaksTLS reports whether the server at u answers a TLS handshake in TLS. It sends nothing over the
 // connection, so the certificate does not matter.
 func speaksTLS(ctx context.Context, u *url.URL) bool {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, peerProbeTimeout)
 	defer cancel()
 	addr := u.Host
 	if u.Port() == "" {
@@ -104,8 +104,8 @@ func speaksTLS(ctx context.Context, u *url.URL) bool {
 }
 
 // probeLive asks a server whether it is a live Penstock process, and returns its Server header.
-func asksLive(ctx context.Context, client *http.Client, server string) (live bool, header string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+func probeLive(ctx context.Context, client *http.Client, server string) (live bool, header string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, peerProbeTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/live", nil)
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 // engines have theirs.
 type promptEngine struct {
 	localEngine
-	local prep.Local
+	local prep.LocalEncoder
 }
 
 // embeddingEngine is a promptEngine that also computes embeddings.
-type fullEngine struct {
+type embeddingEngine struct {
 	promptEngine
 	engine.Embedder
 }
 
 var (
 	_ engine.Preprocessor = promptEngine{}
-	_ engine.KVSource     = fullEngine{}
-	_ engine.LoadSource   = fullEngine{}
-	_ engine.Embedder     = fullEngine{}
-	_ engine.Preprocessor = fullEngine{}
+	_ engine.KVSource     = embeddingEngine{}
+	_ engine.LoadSource   = embeddingEngine{}
+	_ engine.Embedder     = embeddingEngine{}
+	_ engine.Preprocessor = embeddingEngine{}
 )
 
 // withPrompts adds prompt making to the engine if its pipeline can also encode conversations. It is the
@@ -36,9 +36,9 @@ func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	if pipe.Template == nil {
 		return e
 	}
-	able := promptEngine{localEngine: e, local: prep.Local{Pipeline: pipe}}
+	able := promptEngine{localEngine: e, local: prep.LocalEncoder{Pipeline: pipe}}
 	if embedder, ok := e.(engine.Embedder); ok {
-		return fullEngine{able, embedder}
+		return embeddingEngine{able, embedder}
 	}
 	return able
 }
@@ -57,14 +57,14 @@ func (e promptEngine) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := e.prompt(ctx, req)
+	p, err := e.makePrompt(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	return &engine.Preprocessed{Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media}, nil
 }
 
-func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+func (e promptEngine) makePrompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	if len(req.Chat) == 0 {
 		return e.local.EncodeText(ctx, req.Text, prep.EncodeOptions{ParseSpecial: req.ParseSpecial, AddSpecial: req.AddSpecial})
 	}
@@ -77,9 +77,9 @@ func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest)
 
 // frontendPrompter makes the router's prompts with the frontend, which is built after the router. No request
 // comes before both are built.
-type prompts struct{ frontend *frontend.Frontend }
+type frontendPrompter struct{ frontend *frontend.Frontend }
 
-// Prompt implements router.Prompter.
-func (p *prompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	return p.frontend.Prompt(ctx, q)
+// MakePrompt implements router.Prompter.
+func (p *frontendPrompter) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	return p.frontend.MakePrompt(ctx, q)
 }

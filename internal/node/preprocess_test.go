@@ -49,7 +49,7 @@ func TestServedEngineConforms(t *testing.T) {
 // conversation was encoded and decoded.
 func TestServedEngineIsTheFrontend(t *testing.T) {
 	e, pipe := servedEngine(t, smallConfig(t))
-	local := prep.Local{Pipeline: pipe}
+	local := prep.LocalEncoder{Pipeline: pipe}
 	ask := func(req *engine.PreprocessRequest) (prep.Prompt, error) {
 		body := engine.AppendPreprocessRequest(nil, req)
 		got := new(engine.PreprocessRequest)

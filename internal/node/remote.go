@@ -22,21 +22,21 @@ import (
 
 // remoteEngines are the engines of this process which run as other programs. Each connects and disconnects
 // independently: none waits for another, and one that appears late is added then.
-type remotes struct {
-	p       *process
+type remoteEngines struct {
+	process *process
 	log     *slog.Logger
 	metrics *worker.Metrics
 	all     []*remoteEngine
 	// workerID is the id of a worker in the fleet.
-	id func(of, rank int) kv.WorkerID
+	workerID func(of, rank int) kv.WorkerID
 	// probe asks an engine what it serves; openAdapter opens the adapter of one of its ranks.
-	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
-	adapt adapter
+	probe       func(ctx context.Context, of *config.RemoteEngine, key string) (engineFacts, error)
+	openAdapter adapterOpener
 	// returnLook is the constant of that name.
 	returnLook time.Duration
 	// announced is set once the process has announced that it serves. Until then an engine that cannot be
 	// used as the settings say ends the process.
-	settled atomic.Bool
+	announced atomic.Bool
 
 	mu struct {
 		sync.Mutex
@@ -49,8 +49,8 @@ type remotes struct {
 // remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
 // constants after it are its states.
 type remoteEngine struct {
-	set   *remotes
-	of    config.RemoteEngine
+	set   *remoteEngines
+	spec  config.RemoteEngine
 	index int
 	log   *slog.Logger
 
@@ -123,19 +123,19 @@ func (s *EngineStatus) Name() string { return s.Kind + "=" + s.URL }
 
 // newRemoteEngines makes the remote engines of the settings. id may be nil: then the workers have small
 // numbers.
-func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error) {
+func (p *process) newRemoteEngines(id func(of, rank int) kv.WorkerID) (*remoteEngines, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt, returnLook: returnLook}
+	r := &remoteEngines{process: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), workerID: id, probe: probeEngine, openAdapter: p.openAdapter, returnLook: returnLook}
 	if id == nil {
-		r.id = r.smallID
+		r.workerID = r.smallID
 	}
 	r.mu.epoch = epoch - 1
 	r.mu.pipes = map[string]*prep.Pipeline{}
 	for i, of := range p.cfg.RemoteEngines() {
-		e := &remoteEngine{set: r, of: of, index: i, log: r.log.With("engine", of.String())}
+		e := &remoteEngine{set: r, spec: of, index: i, log: r.log.With("engine", of.String())}
 		e.mu.status = EngineStatus{Kind: of.Kind, URL: of.URL.String(), State: EngineAsking}
 		r.all = append(r.all, e)
 	}
@@ -143,7 +143,7 @@ func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error
 }
 
 // runners returns the services of all engines.
-func (r *remotes) runs() []func(context.Context) error {
+func (r *remoteEngines) runners() []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, e := range r.all {
 		all = append(all, e.run)
@@ -154,7 +154,7 @@ func (r *remotes) runs() []func(context.Context) error {
 // smallID numbers the workers of one process, which only need to differ from each other. The first ranks of
 // all engines have the first numbers, so that worker 2 is the second engine; further ranks follow in the
 // order in which they are found.
-func (r *remotes) smallID(of, rank int) kv.WorkerID {
+func (r *remoteEngines) smallID(of, rank int) kv.WorkerID {
 	if rank == 0 {
 		return kv.WorkerID(of + 1)
 	}
@@ -172,7 +172,7 @@ func (r *remotes) smallID(of, rank int) kv.WorkerID {
 
 // nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
 // workers.
-func (r *remotes) nextEpoch() uint64 {
+func (r *remoteEngines) nextEpoch() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.epoch = max(r.mu.epoch+1, uint64(time.Now().UnixMilli()))
@@ -180,32 +180,32 @@ func (r *remotes) nextEpoch() uint64 {
 }
 
 // keepPipeline stores a pipeline for a frontend in this process.
-func (r *remotes) keep(pipe *prep.Pipeline) {
+func (r *remoteEngines) keepPipeline(pipe *prep.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.pipes[pipe.Digest] = pipe
 }
 
 // pipeline returns the pipeline of a digest; nil if no engine here has it.
-func (r *remotes) pipeline(digest string) *prep.Pipeline {
+func (r *remoteEngines) pipeline(digest string) *prep.Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pipes[digest]
 }
 
 // engineStatuses returns the status of all engines.
-func (r *remotes) status() []EngineStatus {
+func (r *remoteEngines) engineStatuses() []EngineStatus {
 	var all []EngineStatus
 	for _, e := range r.all {
-		all = append(all, e.status())
+		all = append(all, e.fullStatus())
 	}
 	return all
 }
 
 // hasPending reports whether an engine may still turn out to serve at once.
-func (r *remotes) undecided() bool {
+func (r *remoteEngines) hasPending() bool {
 	for _, e := range r.all {
-		if s := e.now().State; s == EngineAsking || s == EngineOpening {
+		if s := e.currentStatus().State; s == EngineAsking || s == EngineOpening {
 			return true
 		}
 	}
@@ -213,10 +213,10 @@ func (r *remotes) undecided() bool {
 }
 
 // countServing returns the number of serving workers of each model.
-func (r *remotes) served() map[string]int {
+func (r *remoteEngines) countServing() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
-		if s := e.now(); s.State == EngineServing {
+		if s := e.currentStatus(); s.State == EngineServing {
 			models[s.Model] += len(s.Workers)
 		}
 	}
@@ -225,32 +225,32 @@ func (r *remotes) served() map[string]int {
 
 // awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
 // whether the given number of workers of a model can receive requests.
-func (r *remotes) await(ctx context.Context, seen func(model string, workers int) bool) error {
-	limit := time.Duration(r.p.cfg.EngineWait)
+func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
+	limit := time.Duration(r.process.cfg.EngineWait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
-	err := untilAt(ctx, 10*time.Millisecond, func() bool {
-		served := r.served()
+	err := waitUntilEvery(ctx, 10*time.Millisecond, func() bool {
+		served := r.countServing()
 		for model, workers := range served {
 			if !seen(model, workers) {
 				return false
 			}
 		}
-		return len(served) > 0 && !r.undecided()
+		return len(served) > 0 && !r.hasPending()
 	})
-	if served := r.served(); err == ErrNotReady && len(served) > 0 {
+	if served := r.countServing(); err == ErrNotReady && len(served) > 0 {
 		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
 	}
 	if err == ErrNotReady {
-		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.unanswered())
+		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.describeNotServing())
 	}
 	return err
 }
 
 // describeNotServing lists the engines which do not serve, for an error.
-func (r *remotes) unanswered() (list string) {
+func (r *remoteEngines) describeNotServing() (list string) {
 	for _, e := range r.all {
-		if s := e.now(); s.State != EngineServing {
+		if s := e.currentStatus(); s.State != EngineServing {
 			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
 		}
 	}
@@ -258,16 +258,16 @@ func (r *remotes) unanswered() (list string) {
 }
 
 // currentStatus returns the engine's status without its adapters' warnings.
-func (e *remoteEngine) now() EngineStatus {
+func (e *remoteEngine) currentStatus() EngineStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.status
 }
 
 // fullStatus returns the engine's status with its adapters' warnings.
-func (e *remoteEngine) status() EngineStatus {
-	s := e.now()
-	for _, w := range e.workers() {
+func (e *remoteEngine) fullStatus() EngineStatus {
+	s := e.currentStatus()
+	for _, w := range e.currentWorkers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
 		if src, ok := w.engine.(engine.MediaCheckSource); ok {
 			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
@@ -280,18 +280,18 @@ func (e *remoteEngine) status() EngineStatus {
 }
 
 // currentWorkers returns the engine's workers; none unless it serves.
-func (e *remoteEngine) workers() []rankWorker {
+func (e *remoteEngine) currentWorkers() []rankWorker {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.workers
 }
 
 // setNotServing records a state in which the engine does not serve.
-func (e *remoteEngine) is(state, detail string) {
+func (e *remoteEngine) setNotServing(state, detail string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.workers = nil
-	e.mu.status = EngineStatus{Kind: e.of.Kind, URL: e.of.URL.String(), State: state, Detail: detail}
+	e.mu.status = EngineStatus{Kind: e.spec.Kind, URL: e.spec.URL.String(), State: state, Detail: detail}
 }
 
 // run serves the engine until ctx ends: it waits until the engine answers, makes its workers, and starts over
@@ -299,31 +299,31 @@ func (e *remoteEngine) is(state, detail string) {
 // operator is watching; later it is logged and retried. If another process registers with the id of one of
 // the workers, run ends with an error at any time.
 func (e *remoteEngine) run(ctx context.Context) error {
-	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
+	pause := backoff.Backoff{Min: 2 * time.Second, Max: 30 * time.Second}
 	for {
 		began := time.Now()
-		err := e.life(ctx)
+		err := e.serveOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if time.Since(began) > time.Minute {
 			pause.Reset() // it has served
 		}
-		if errors.Is(err, errAnew) {
+		if errors.Is(err, errEngineReplaced) {
 			e.log.Warn("the engine is not the one that it was: it is opened again")
 			continue
 		}
 		if err == nil {
 			err = errEnded
 		}
-		if errors.Is(err, worker.ErrReplaced) || !e.set.settled.Load() && !errors.Is(err, errAway) {
-			return fmt.Errorf("%s: %w", e.of.String(), err)
+		if errors.Is(err, worker.ErrReplaced) || !e.set.announced.Load() && !errors.Is(err, errEngineGone) {
+			return fmt.Errorf("%s: %w", e.spec.String(), err)
 		}
-		if errors.Is(err, errAway) {
-			e.is(EngineWaiting, err.Error())
+		if errors.Is(err, errEngineGone) {
+			e.setNotServing(EngineWaiting, err.Error())
 			e.log.Warn("the engine went away as it was opened", "error", err)
 		} else {
-			e.is(EngineRefused, err.Error())
+			e.setNotServing(EngineRefused, err.Error())
 			e.log.Error("the engine cannot be used; it will be tried again", "error", err)
 		}
 		if pause.Wait(ctx) != nil {
@@ -333,16 +333,16 @@ func (e *remoteEngine) run(ctx context.Context) error {
 }
 
 // serveOnce serves the engine once: from its first answer to the end of its workers.
-func (e *remoteEngine) life(ctx context.Context) error {
-	key, err := secret("api-key-file", e.of.APIKeyFile)
+func (e *remoteEngine) serveOnce(ctx context.Context) error {
+	key, err := readSecret("api-key-file", e.spec.APIKeyFile)
 	if err != nil {
 		return err
 	}
-	found, err := e.await(ctx, key)
+	found, err := e.awaitReady(ctx, key)
 	if err != nil {
 		return err
 	}
-	e.is(EngineOpening, "")
+	e.setNotServing(EngineOpening, "")
 	opened, err := e.open(ctx, key, found)
 	if err != nil {
 		return err
@@ -352,7 +352,7 @@ func (e *remoteEngine) life(ctx context.Context) error {
 
 // errEngineReplaced is an engine that answers while its adapter considers it unreachable: it has come back
 // with another model, or as another kind.
-var errAnew = errors.New("the engine came back as another one")
+var errEngineReplaced = errors.New("the engine came back as another one")
 
 // returnLook is the interval at which an engine considered unreachable by its adapter is probed, and
 // returnLooks how many answers in a row reopen it: adapters notice the return of the same engine sooner.
@@ -364,38 +364,38 @@ const (
 // watchReturn returns errEngineReplaced when the engine must be reopened, or ctx's error.
 func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
 	for answered := 0; answered < returnLooks; {
-		if err := backoff.Pause(ctx, e.set.returnLook); err != nil {
+		if err := backoff.SleepContext(ctx, e.set.returnLook); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(adapters, keepsAway) {
+		if !slices.ContainsFunc(adapters, isUnreachable) {
 			answered = 0
 			continue
 		}
-		if _, err := e.set.look(ctx, &e.of, key); err != nil {
+		if _, err := e.set.probe(ctx, &e.spec, key); err != nil {
 			answered = 0
 			continue
 		}
 		answered++
 	}
-	return errAnew
+	return errEngineReplaced
 }
 
 // isUnreachable reports whether an adapter considers its engine unreachable.
-func keepsAway(e engine.Engine) bool {
+func isUnreachable(e engine.Engine) bool {
 	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
 // errEngineGone is an engine that stopped answering before it served.
-var errAway = errors.New("the engine does not answer any more")
+var errEngineGone = errors.New("the engine does not answer any more")
 
 // openedEngine is an engine that has been opened: the adapters of its ranks.
-type rankSet struct {
+type openedEngine struct {
 	ranks []engine.Engine // at least one
 	// tokenizer is where texts become tokens, for people.
-	tokenizer string
-	chat      bool // whether it accepts conversations
-	notes     []string
-	blind     bool // requests with media are routed by their text; a note says why
+	tokenizer  string
+	chat       bool // whether it accepts conversations
+	notes      []string
+	textRouted bool // requests with media are routed by their text; a note says why
 	// aliases are further names of the model; nil means the adapter's.
 	aliases []string
 	// check compares the tokenizer with the engine's, once it runs; it appends what it finds to notes.
@@ -403,7 +403,7 @@ type rankSet struct {
 }
 
 // serve makes the workers of an engine and runs them until ctx ends or one of them does.
-func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error {
+func (e *remoteEngine) serve(ctx context.Context, key string, o *openedEngine) error {
 	workers, err := e.makeWorkers(o)
 	if err != nil {
 		return err
@@ -412,10 +412,10 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 	if o.aliases != nil {
 		card.Aliases = o.aliases
 	}
-	if err := e.claim(card); err != nil {
+	if err := e.claimModel(card); err != nil {
 		return err
 	}
-	defer e.disclaim()
+	defer e.releaseModel()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
@@ -428,8 +428,8 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
 	}
 	running.Go(func() { cancel(e.watchReturn(ctx, key, o.ranks)) })
-	if e.registered(ctx, workers) {
-		e.serving(card, workers, o)
+	if e.awaitRegistered(ctx, workers) {
+		e.setServing(card, workers, o)
 	}
 	running.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -439,12 +439,12 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 }
 
 // makeWorkers makes a worker for each rank.
-func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
+func (e *remoteEngine) makeWorkers(o *openedEngine) ([]rankWorker, error) {
 	var all []rankWorker
 	epoch := e.set.nextEpoch()
 	for rank, eng := range o.ranks {
-		id := e.set.id(e.index, rank)
-		w, err := e.set.p.newRankWorker(id, epoch, rank, o, e.set.metrics)
+		id := e.set.workerID(e.index, rank)
+		w, err := e.set.process.newRankWorker(id, epoch, rank, o, e.set.metrics)
 		if err != nil {
 			return nil, err
 		}
@@ -455,7 +455,7 @@ func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
 
 // claimModel claims a model's name for the engine, unless another engine of this process serves it with a
 // different card: frontends would send nothing to one of them.
-func (e *remoteEngine) claim(card engine.Card) error {
+func (e *remoteEngine) claimModel(card engine.Card) error {
 	e.set.mu.Lock() // so that of two which differ, one is the first
 	defer e.set.mu.Unlock()
 	for _, other := range e.set.all {
@@ -468,8 +468,8 @@ func (e *remoteEngine) claim(card engine.Card) error {
 		if theirs.Name != card.Name {
 			continue
 		}
-		if field, mine, their, differ := card.Differs(&theirs); differ {
-			return fmt.Errorf("it serves %s as %s does, with another model card: %s is %s here and %s there; start both engines alike, or tell clients two names with name=NAME", card.Name, other.of.String(), field, mine, their)
+		if field, mine, their, differ := card.FirstDifference(&theirs); differ {
+			return fmt.Errorf("it serves %s as %s does, with another model card: %s is %s here and %s there; start both engines alike, or tell clients two names with name=NAME", card.Name, other.spec.String(), field, mine, their)
 		}
 	}
 	e.mu.Lock()
@@ -479,7 +479,7 @@ func (e *remoteEngine) claim(card engine.Card) error {
 }
 
 // releaseModel gives up the claim.
-func (e *remoteEngine) disclaim() {
+func (e *remoteEngine) releaseModel() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.card = engine.Card{}
@@ -487,10 +487,10 @@ func (e *remoteEngine) disclaim() {
 }
 
 // awaitRegistered waits until all workers are in discovery. It reports false if ctx ended first.
-func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) bool {
-	return until(ctx, func() bool {
+func (e *remoteEngine) awaitRegistered(ctx context.Context, workers []rankWorker) bool {
+	return waitUntil(ctx, func() bool {
 		for _, w := range workers {
-			if _, ok := w.Registered(); !ok {
+			if _, ok := w.RegisteredAddr(); !ok {
 				return false
 			}
 		}
@@ -499,12 +499,12 @@ func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) boo
 }
 
 // setServing records that the engine serves.
-func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSet) {
+func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *openedEngine) {
 	s := EngineStatus{
-		Kind: e.of.Kind, URL: e.of.URL.String(), State: EngineServing,
+		Kind: e.spec.Kind, URL: e.spec.URL.String(), State: EngineServing,
 		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
 		Events: eventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
-		Media: card.Media, MediaNamed: !o.blind && (card.Attaches || card.MediaKeys != ""),
+		Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
 	}
 	for _, w := range workers {
 		s.Workers = append(s.Workers, uint64(w.id))
@@ -523,7 +523,7 @@ func eventsOf(e engine.Engine) string {
 	if _, ok := e.(engine.KVSource); !ok {
 		return EventsNo
 	}
-	if e.Card().KVGuessed {
+	if e.Card().KVPredicted {
 		return EventsGuessed
 	}
 	return EventsYes

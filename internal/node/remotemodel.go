@@ -23,15 +23,15 @@ type remoteModel struct {
 	facts modelFacts     // valid with pipe
 	// from says where the tokenizer is, for people. note says why it is not here, with remedy; "" if it is.
 	from, note, remedy string
-	// enginePrompts means that frontends nevertheless let the engine make their prompts.
-	elsewhere bool
+	// usesEnginePrompts means that frontends nevertheless let the engine make their prompts.
+	enginePrompts bool
 }
 
 // passRemedy says how to serve an engine whose tokenizer cannot be used here.
 const passRemedy = "have the engine make the tokens with mode=pass"
 
 // noteText is the note with its remedy; "" if there is none.
-func (m *remoteModel) text() string {
+func (m *remoteModel) noteText() string {
 	if m.note == "" {
 		return ""
 	}
@@ -41,9 +41,9 @@ func (m *remoteModel) text() string {
 // resolveTokenizer finds the tokenizer of an engine's model: in the directory of the settings, in the
 // directory which the engine names, or in the hub cache. Requests for an engine without a local tokenizer are
 // passed through, unless the settings ask for tokens.
-func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteModel, error) {
+func resolveTokenizer(of *config.RemoteEngine, found engineFacts, hub string) (remoteModel, error) {
 	if of.Mode == config.ModePass {
-		return engineOnly("", ""), nil
+		return engineOnlyModel("", ""), nil
 	}
 	if of.ModelPath != "" {
 		m, err := openTokenizerDir(of.ModelPath)
@@ -52,16 +52,16 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 		}
 		return m, err
 	}
-	if config.BuiltinModel(found.root) {
-		return builtinTokenizer()
+	if config.IsBuiltinModel(found.root) {
+		return openBuiltinTokenizer()
 	}
-	dir, tried := locate(found.root, hub)
+	dir, tried := locateTokenizer(found.root, hub)
 	if dir != "" {
 		m, err := openTokenizerDir(dir)
 		if err == nil || of.Mode == config.ModeTokens {
 			return m, err
 		}
-		return engineOnly(
+		return engineOnlyModel(
 			fmt.Sprintf("the tokenizer in %s cannot be used (%v), so that requests are passed on as they are, and streams cannot move", dir, err),
 			"repair the file, or name a directory with a converted tokenizer with --model-path",
 		), nil
@@ -77,19 +77,19 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	if of.Mode == config.ModeTokens {
 		return remoteModel{}, fmt.Errorf("mode=tokens needs the model's tokenizer%s: name %s with --model-path DIR, or for this engine alone with model-path=DIR", where, what)
 	}
-	return engineOnly(
+	return engineOnlyModel(
 		fmt.Sprintf("the tokenizer of %s is not here%s, so that requests are passed on as they are, and streams cannot move to another engine", cmp.Or(found.root, "its model"), where),
 		fmt.Sprintf("name %s with --model-path", what),
 	), nil
 }
 
 // engineOnlyModel is a model whose tokenizer only the engine has.
-func engineOnly(note, remedy string) remoteModel {
+func engineOnlyModel(note, remedy string) remoteModel {
 	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note, remedy: remedy}
 }
 
 // openBuiltinTokenizer opens the tokenizer of the built-in models, which simulated servers serve.
-func builtinTokenizer() (remoteModel, error) {
+func openBuiltinTokenizer() (remoteModel, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		return remoteModel{}, err
@@ -109,7 +109,7 @@ func openTokenizerDir(dir string) (remoteModel, error) {
 	if err != nil {
 		return remoteModel{}, err
 	}
-	facts, err := readModel(dir, pipe)
+	facts, err := readModelFacts(dir, pipe)
 	if err != nil {
 		return remoteModel{}, err
 	}
@@ -134,7 +134,7 @@ func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *s
 	name := e.Card().Name
 	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: name, Text: probeText})
 	if err != nil {
-		if fault.Of(err) != fault.Unimplemented {
+		if fault.CodeOf(err) != fault.Unimplemented {
 			log.Warn("the tokenizer cannot be compared with the engine's", "error", err)
 		}
 		return "", nil
@@ -154,10 +154,10 @@ func checkTemplate(ctx context.Context, p engine.Preprocessor, card engine.Card,
 	if m.pipe.Template == nil {
 		return fmt.Sprintf("the chat template in %s is not there or cannot be run, so that chats are refused (%s); frontends started with --preprocess engine have the engine make their prompts", m.from, m.pipe.TemplateName)
 	}
-	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Content: "Where does the water go?"}) {
+	if !hasSamePrompt(ctx, p, &card, m, prep.Message{Role: "user", Content: "Where does the water go?"}) {
 		return fmt.Sprintf("the engine's chat template makes another prompt of a conversation than the one in %s, which is used: frontends started with --preprocess engine use the engine's", m.from)
 	}
-	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Parts: []byte(probeParts)}) {
+	if !hasSamePrompt(ctx, p, &card, m, prep.Message{Role: "user", Parts: []byte(probeParts)}) {
 		return "the engine makes another prompt of a message with content parts than other engines of its kind, which its prompts are made like here: frontends started with --preprocess engine have it make them"
 	}
 	return ""
@@ -165,7 +165,7 @@ func checkTemplate(ctx context.Context, p engine.Preprocessor, card engine.Card,
 
 // hasSamePrompt reports whether the engine's prompt of a message equals ours; true if it cannot be
 // determined.
-func samePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m *remoteModel, of prep.Message) bool {
+func hasSamePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m *remoteModel, of prep.Message) bool {
 	c := &prep.Chat{Messages: []prep.Message{of}, AddGenerationPrompt: true}
 	c.Content, _ = prep.ContentRuleOf(card.Engine)
 	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: card.Name, Chat: prep.AppendChat(nil, c)})

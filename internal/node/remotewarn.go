@@ -27,9 +27,9 @@ func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
 	}
 	tick := time.NewTicker(warnLook)
 	defer tick.Stop()
-	said := warnings{}
+	said := loggedWarnings{}
 	for {
-		said.tell(warningsOf(e), log)
+		said.logChanges(warningsOf(e), log)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -40,9 +40,9 @@ func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
 
 // loggedWarnings are the codes of the warnings in the log. A changed detail is not logged again: it may
 // contain a counter.
-type warnings map[string]bool
+type loggedWarnings map[string]bool
 
-func (said warnings) tell(now []engine.Warning, log *slog.Logger) {
+func (said loggedWarnings) logChanges(now []engine.Warning, log *slog.Logger) {
 	have := map[string]bool{}
 	for _, w := range now {
 		if !said[w.Code] {

@@ -21,7 +21,7 @@ import (
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // SimServer configures a stand-alone engine mock, as on the command line. The formats are those of package
@@ -71,28 +71,30 @@ type SimReady struct {
 // SimDialects returns the known dialects.
 func SimDialects() []string {
 	var names []string
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		names = append(names, string(d))
 	}
 	return names
 }
 
 // SimEngineVersions returns the known releases of a dialect, the newest last; none if there is only one.
-func SimEngineVersions(dialect string) []string { return mimic.EngineVersions(mimic.Dialect(dialect)) }
+func SimEngineVersions(dialect string) []string {
+	return enginemock.EngineVersions(enginemock.Dialect(dialect))
+}
 
 // RunSim serves as an engine mock until ctx ends, and then returns nil. It calls ready once, when it listens.
-func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
+func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
 	began := time.Now()
 	log, err := newLogger(cfg, stderr)
 	if err != nil {
 		return err
 	}
-	mc, err := as.config()
+	mc, err := as.parseConfig()
 	if err != nil {
 		return err
 	}
 	if as.ExportModel != "" {
-		if cfg, err = exported(cfg, as.ExportModel, as.Family); err != nil {
+		if cfg, err = exportModel(cfg, as.ExportModel, as.Family); err != nil {
 			return err
 		}
 	}
@@ -108,13 +110,13 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	mc.Open = func(rank int) (engine.Engine, error) {
 		one := *cfg
 		one.WorkerID = uint64(rank)
-		all, err := openSim(&one, mc.Pipe, engine.TokenizerRef(ref))
+		all, err := openSimEngines(&one, mc.Pipe, engine.TokenizerRef(ref))
 		if err != nil {
 			return nil, err
 		}
 		return all[0], nil
 	}
-	s, err := mimic.New(mc)
+	s, err := enginemock.New(mc)
 	if err != nil {
 		return err
 	}
@@ -122,14 +124,14 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	card := s.Card()
 	ready(SimReady{
 		URL: s.URL(), Dialect: as.Dialect, Model: s.Models()[0], KVEvents: s.EventsAddr(), KVReplay: s.ReplayAddr(), Snapshot: s.SnapshotAddr(),
-		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.SimulationText(), Took: time.Since(began),
+		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.DescribeSimulation(), Took: time.Since(began),
 	})
 	return s.Run(ctx)
 }
 
 // exportModel writes the built-in model to a directory and returns the settings with which it is served from
 // there.
-func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
+func exportModel(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	v, err := builtinVocabulary()
 	if err != nil {
 		return nil, err
@@ -157,7 +159,7 @@ func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 		if f.data == nil {
 			continue
 		}
-		if err := shareFile(filepath.Join(dir, f.name), f.data); err != nil {
+		if err := replaceSharedFile(filepath.Join(dir, f.name), f.data); err != nil {
 			return nil, fmt.Errorf("export-model: %w", err)
 		}
 	}
@@ -192,7 +194,7 @@ func familyFacts(family string, facts map[string]any) ([]byte, error) {
 
 // replaceSharedFile writes a file which several processes read and write concurrently: no reader sees a part
 // of it.
-func shareFile(path string, data []byte) error {
+func replaceSharedFile(path string, data []byte) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil
 	}
@@ -204,29 +206,29 @@ func shareFile(path string, data []byte) error {
 
 // Validate reports every invalid value at once.
 func (as *SimServer) Validate() error {
-	_, err := as.config()
+	_, err := as.parseConfig()
 	return err
 }
 
 // parseConfig parses the values, and reports every problem at once.
-func (as *SimServer) config() (mimic.Config, error) {
+func (as *SimServer) parseConfig() (enginemock.Config, error) {
 	var errs []error
-	mc := mimic.Config{
-		Dialect: mimic.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
+	mc := enginemock.Config{
+		Dialect: enginemock.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
 		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{}, ProcessorArgs: as.ProcessorArgs,
 	}
 	if as.Dial {
-		mc.Dial = mimic.Connect
+		mc.Dial = enginemock.Connect
 	}
 	for _, text := range as.Adapters {
 		name, path, found := strings.Cut(text, "=")
 		if !found {
 			path = name
 		}
-		mc.Adapters = append(mc.Adapters, mimic.Adapter{Name: name, Path: path})
+		mc.Adapters = append(mc.Adapters, enginemock.Adapter{Name: name, Path: path})
 	}
 	for _, text := range as.Faults {
-		f, err := mimic.ParseFault(text)
+		f, err := enginemock.ParseFault(text)
 		errs = append(errs, err)
 		mc.Faults = append(mc.Faults, f)
 	}
@@ -241,7 +243,7 @@ func (as *SimServer) config() (mimic.Config, error) {
 		mc.Headers[name] = value
 	}
 	for _, text := range as.MediaLimits {
-		kind, n, err := mediaLimit(text)
+		kind, n, err := parseMediaLimit(text)
 		errs = append(errs, err)
 		if mc.MediaLimits == nil {
 			mc.MediaLimits = map[media.Kind]int{}
@@ -264,9 +266,9 @@ func (as *SimServer) config() (mimic.Config, error) {
 }
 
 // parseMediaLimit parses KIND=N.
-func mediaLimit(text string) (kind media.Kind, n int, err error) {
+func parseMediaLimit(text string) (kind media.Kind, n int, err error) {
 	name, number, _ := strings.Cut(text, "=")
-	for _, kind := range prep.Kinds() {
+	for _, kind := range prep.MediaKinds() {
 		if kind.String() == name {
 			n, err := strconv.Atoi(number)
 			if err != nil || n < 0 {

@@ -40,7 +40,7 @@ func TestSim(t *testing.T) {
 			defer cancel()
 			ready, done := make(chan SimReady, 1), make(chan error, 1)
 			var log bytes.Buffer
-			go func() { done <- Sim(ctx, cfg, as, &log, func(r SimReady) { ready <- r }) }()
+			go func() { done <- RunSim(ctx, cfg, as, &log, func(r SimReady) { ready <- r }) }()
 			var r SimReady
 			select {
 			case r = <-ready:
@@ -92,7 +92,7 @@ func TestExportsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			own, err := exported(cfg, dir, familyQwen2VL)
+			own, err := exportModel(cfg, dir, familyQwen2VL)
 			if err != nil {
 				t.Error(err)
 				return

@@ -11,7 +11,7 @@ import (
 // context which start returned ends with its error as the cause, and the owner must stop them all.
 type stages struct {
 	failed context.CancelCauseFunc
-	all    []*stage
+	list   []*stage
 }
 
 // stage is a set of similar services which start and stop together.
@@ -34,10 +34,10 @@ func newStages(ctx context.Context) (*stages, context.Context) {
 var errEnded = errors.New("ended by itself")
 
 // startStage runs the services as one stage. Only stop ends their context.
-func (s *stages) start(ctx context.Context, name string, runs ...func(context.Context) error) {
+func (s *stages) startStage(ctx context.Context, name string, runs ...func(context.Context) error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{stop: stop}
-	s.all = append(s.all, st)
+	s.list = append(s.list, st)
 	for _, run := range runs {
 		st.done.Go(func() {
 			err := run(life)
@@ -57,23 +57,23 @@ func (s *stages) start(ctx context.Context, name string, runs ...func(context.Co
 }
 
 // stopAll ends the stages, the last one first, waiting for each, and returns their errors.
-func (s *stages) stop() error {
+func (s *stages) stopAll() error {
 	var errs []error
-	for i := len(s.all) - 1; i >= 0; i-- {
-		st := s.all[i]
+	for i := len(s.list) - 1; i >= 0; i-- {
+		st := s.list[i]
 		st.stop()
 		st.done.Wait()
 		errs = append(errs, st.mu.errs...)
 	}
-	s.all = nil
+	s.list = nil
 	s.failed(nil)
 	return errors.Join(errs...)
 }
 
 // runAfter returns a service that starts run once point is closed.
-func after(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+func runAfter(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if reached(ctx, point) != nil {
+		if awaitClosed(ctx, point) != nil {
 			return nil // stopped before it started
 		}
 		return run(ctx)
@@ -81,7 +81,7 @@ func after(point <-chan struct{}, run func(context.Context) error) func(context.
 }
 
 // awaitClosed waits until point is closed, or returns with ctx's cause.
-func reached(ctx context.Context, point <-chan struct{}) error {
+func awaitClosed(ctx context.Context, point <-chan struct{}) error {
 	select {
 	case <-point:
 		return nil

@@ -16,7 +16,7 @@ func TestStoppedWhileLoading(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := Up(ctx, cfg, io.Discard, func(Ready) { t.Error("ready") }); err != nil {
+	if err := RunUp(ctx, cfg, io.Discard, func(Ready) { t.Error("ready") }); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // does not start with one.
 func tokenText(t prep.Tokenizer) func(dst []byte, id kv.Token) ([]byte, bool) {
 	text := func(dst []byte, id kv.Token) ([]byte, bool) {
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			return dst, false
 		}
 		return t.AppendBytes(dst, id)

@@ -10,9 +10,9 @@ import (
 )
 
 // openTraces opens the exporter of spans to a collector; nil if the environment disables it.
-func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.Traces, error) {
+func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.TraceExporter, error) {
 	log = obs.Component(log, "traces")
-	on, trouble := cfg.Traces()
+	on, trouble := cfg.TracesEnabled()
 	if trouble != "" {
 		log.Warn("traces are wanted and there are none", "reason", trouble)
 	}

@@ -29,7 +29,7 @@ type zmqMeta struct {
 // openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: messages have no common numbering, so
 // there is no position to resume from.
 func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
-	at, err := p.choosePlace(cfg, "event-addr", place{cfg.EventAddr, cfg.EventHost()}, log)
+	at, err := p.choosePlaneAddr(cfg, "event-addr", planeAddr{cfg.EventAddr, cfg.EventHost()}, log)
 	if err != nil {
 		return err
 	}
@@ -37,14 +37,14 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("event-addr: %w", err)
 	}
-	b, err := bus.NewZMQ(bus.ZMQConfig{Events: events, Replay: replay, Log: obs.Component(log, "bus")})
+	b, err := bus.NewZMQBus(bus.ZMQBusConfig{Events: events, Replay: replay, Log: obs.Component(log, "bus")})
 	if err != nil {
 		return err
 	}
 	p.eventHost = at.advertise
-	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Holes
+	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Gaps
 	p.closers = append(p.closers, b.Close)
-	if !loopback(at.listen) {
+	if !isLoopback(at.listen) {
 		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
 	}
 	if cfg.SnapshotThreshold > 0 && cfg.Command != config.Worker {
@@ -69,7 +69,7 @@ func zmqEndpoints(addr string) (events, replay zmtp.Endpoint, err error) {
 	if port == "0" {
 		return events, events, nil
 	}
-	if replay = events.Rank(1); replay.IsZero() {
+	if replay = events.RankEndpoint(1); replay.IsZero() {
 		return events, replay, fmt.Errorf("%s: what was published before is asked for at the port behind it, and there is none", addr)
 	}
 	return events, replay, nil
@@ -89,7 +89,7 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	if cfg.Discovery == config.DiscoveryStatic {
 		return nil // a list of workers contains no other peers
 	}
-	self, err := zmqInstance(cfg, p.eventHost, p.mesh.Self())
+	self, err := zmqInstance(cfg, p.eventHost, p.mesh.LocalPeer())
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	p.closers = append(p.closers, func() error {
 		cancel()
 		watching.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), deregisterTimeout)
 		defer cancel()
 		_ = lease.Release(ctx) // if it fails, the lease expires
 		return nil
@@ -134,15 +134,15 @@ func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 // zmqInstance is this process's registration for its peers: the host which they can reach, "" for the listen
 // host, and its ports.
 func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.Instance, error) {
-	if advertise == "" && at.Events.Wildcard() {
+	if advertise == "" && at.Events.IsWildcard() {
 		return disco.Instance{}, fmt.Errorf("event-addr %s is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7", cfg.EventAddr)
 	}
 	if advertise != "" {
 		var err error
-		if at.Events, err = withHost(at.Events, advertise); err != nil {
+		if at.Events, err = replaceHost(at.Events, advertise); err != nil {
 			return disco.Instance{}, err
 		}
-		if at.Replay, err = withHost(at.Replay, advertise); err != nil {
+		if at.Replay, err = replaceHost(at.Replay, advertise); err != nil {
 			return disco.Instance{}, err
 		}
 	}
@@ -157,7 +157,7 @@ func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.In
 	}, nil
 }
 
-func withHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
+func replaceHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
 	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(e.Port())))
 	if err != nil {
 		return at, fmt.Errorf("event-advertise: %w", err)

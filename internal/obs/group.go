@@ -18,76 +18,78 @@ const Other = "other"
 // it is part of, so that sums stay correct.
 //
 // A MetricGroup is safe for concurrent use.
-type Group[S any] struct {
-	build  func(*Set) S
-	ledger *ledger
+type MetricGroup[S any] struct {
+	build  func(*InstrumentSet) S
+	budget *seriesBudget
 	other  S
 	mu     struct {
 		sync.Mutex
-		things map[string]*thing[S]
+		things map[string]*groupMember[S]
 	}
 }
 
 // groupMember is a current member.
-type thing[S any] struct {
-	set    *Set
-	is     S
-	adders int
+type groupMember[S any] struct {
+	set         *InstrumentSet
+	instruments S
+	adders      int
 }
 
 // NewGroup returns an empty group. Its series have the given label, and take at most room bytes.
 // build creates the instruments of a member.
-func NewGroup[S any](m *Metrics, label string, room int, build func(*Set) S) *Group[S] {
-	g := &Group[S]{build: build, ledger: &ledger{metrics: m, label: label, room: room, vecs: map[string]any{}}}
-	g.ledger.other = &Set{ledger: g.ledger, name: Other}
-	g.other = build(g.ledger.other)
-	g.mu.things = map[string]*thing[S]{}
+func NewGroup[S any](m *Metrics, label string, room int, build func(*InstrumentSet) S) *MetricGroup[S] {
+	g := &MetricGroup[S]{build: build, budget: &seriesBudget{metrics: m, label: label, room: room, vecs: map[string]any{}}}
+	g.budget.other = &InstrumentSet{budget: g.budget, name: Other}
+	g.other = build(g.budget.other)
+	g.mu.things = map[string]*groupMember[S]{}
 	return g
 }
 
 // AddMember adds a member and returns its instruments. A member can be added several times, and is
 // removed when it was removed as often.
-func (g *Group[S]) Add(name string) S { return g.add(name, nil) }
+func (g *MetricGroup[S]) AddMember(name string) S { return g.addMember(name, nil) }
 
 // AddPart is AddMember for a member that is part of another one, whose set is whole. It has its own
 // counters as long as the parts take no more than half of the room, and shares the histograms and
 // gauges of the whole.
-func (g *Group[S]) AddPart(name string, whole *Set) S { return g.add(name, whole) }
+func (g *MetricGroup[S]) AddPart(name string, whole *InstrumentSet) S {
+	return g.addMember(name, whole)
+}
 
-func (g *Group[S]) add(name string, whole *Set) S {
+func (g *MetricGroup[S]) addMember(name string, whole *InstrumentSet) S {
 	if name == Other {
 		return g.other
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.mu.things[name]
-	if t == nil || !g.ledger.restore(t.set) {
-		t = &thing[S]{set: &Set{ledger: g.ledger, name: name, whole: whole}}
-		t.is = g.build(t.set)
-		g.ledger.attach(t.set)
+	if t == nil || !g.budget.restoreSet(t.set) {
+		t = &groupMember[S]{set: &InstrumentSet{budget: g.budget, name: name, whole: whole}}
+		t.instruments = g.build(t.set)
+		g.budget.attachPart(t.set)
 		g.mu.things[name] = t
 	}
 	t.adders++
-	return t.is
+	return t.instruments
 }
 
 // Remove removes a member. Its series and its parts' series are deleted. Values recorded later
 // count in [Other].
-func (g *Group[S]) Remove(name string) {
-	g.leave(name, func(t *thing[S]) {
+func (g *MetricGroup[S]) Remove(name string) {
+	g.releaseMember(name, func(t *groupMember[S]) {
 		delete(g.mu.things, name)
-		g.ledger.remove(t.set)
+		g.budget.removeSet(t.set)
 	})
 }
 
 // Retire marks a member as absent, for the case that it returns. Its series stay until others need
 // the room, or it is removed.
-func (g *Group[S]) Retire(name string) {
-	g.leave(name, func(t *thing[S]) { g.ledger.retire(t.set) })
+func (g *MetricGroup[S]) Retire(name string) {
+	g.releaseMember(name, func(t *groupMember[S]) { g.budget.retireSet(t.set) })
 }
 
 // releaseMember calls last when the last adder of a member has released it.
-func (g *Group[S]) leave(name string, last func(*thing[S])) {
+func (g *MetricGroup[S]) releaseMember(name string, last func(*groupMember[S])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.mu.things[name]
@@ -101,39 +103,39 @@ func (g *Group[S]) leave(name string, last func(*thing[S])) {
 
 // Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
 // member.
-func (g *Group[S]) Of(name string) S {
+func (g *MetricGroup[S]) Lookup(name string) S {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t := g.mu.things[name]; t != nil {
-		return t.is
+		return t.instruments
 	}
 	return g.other
 }
 
 // InstrumentSet creates the instruments of one member.
-type Set struct {
-	ledger *ledger
+type InstrumentSet struct {
+	budget *seriesBudget
 	name   string
-	whole  *Set // nil if it is not part of another set
-	vecs   []named
+	whole  *InstrumentSet // nil if it is not part of another set
+	vecs   []namedInstrument
 
 	// Guarded by the budget's mu.
 	used  int // bytes of its series
 	gone  bool
-	parts []*Set
+	parts []*InstrumentSet
 }
 
 // namedInstrument is an instrument with its name.
-type named struct {
+type namedInstrument struct {
 	name string
 	vec  any // *InstrumentVec of some type
 }
 
 // Name returns the value of the set's label.
-func (s *Set) Name() string { return s.name }
+func (s *InstrumentSet) Name() string { return s.name }
 
 // findInstrument returns the instrument with that name, nil if there is none.
-func (s *Set) find(name string) any {
+func (s *InstrumentSet) findInstrument(name string) any {
 	for _, n := range s.vecs {
 		if n.name == name {
 			return n.vec
@@ -143,21 +145,21 @@ func (s *Set) find(name string) any {
 }
 
 // seriesBudget accounts for the bytes of series, and creates and deletes them.
-type ledger struct {
+type seriesBudget struct {
 	metrics *Metrics
 	label   string
 	room    int
-	other   *Set
+	other   *InstrumentSet
 	mu      sync.RWMutex
-	vecs    map[string]any // the registered metrics, by name
-	used    int            // bytes of all series, without the series of Other
-	parts   int            // the part of used in sets that are part of another
-	retired []*Set         // in the order of retirement
+	vecs    map[string]any   // the registered metrics, by name
+	used    int              // bytes of all series, without the series of Other
+	parts   int              // the part of used in sets that are part of another
+	retired []*InstrumentSet // in the order of retirement
 }
 
 // chargeLocked reserves n bytes for a series, and reports whether there is room. To make room it
 // removes the series of retired members, oldest retirement first.
-func (l *ledger) chargeLocked(s *Set, n int) bool {
+func (l *seriesBudget) chargeLocked(s *InstrumentSet, n int) bool {
 	switch {
 	case s.name == Other: // it has few label values
 		return true
@@ -168,7 +170,7 @@ func (l *ledger) chargeLocked(s *Set, n int) bool {
 		if len(l.retired) == 0 || l.retired[0] == s {
 			return false
 		}
-		l.removeLocked(l.retired[0])
+		l.removeSetLocked(l.retired[0])
 	}
 	s.used += n
 	l.used += n
@@ -179,7 +181,7 @@ func (l *ledger) chargeLocked(s *Set, n int) bool {
 }
 
 // attachPart records that a set is part of another one.
-func (l *ledger) attach(s *Set) {
+func (l *seriesBudget) attachPart(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.whole != nil {
@@ -188,7 +190,7 @@ func (l *ledger) attach(s *Set) {
 }
 
 // retireSet allows others to take the room of a set's series.
-func (l *ledger) retire(s *Set) {
+func (l *seriesBudget) retireSet(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !s.gone && !slices.Contains(l.retired, s) {
@@ -197,37 +199,37 @@ func (l *ledger) retire(s *Set) {
 }
 
 // restoreSet undoes retireSet, and reports whether the series still exist.
-func (l *ledger) restore(s *Set) bool {
+func (l *seriesBudget) restoreSet(s *InstrumentSet) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unretireLocked(s)
 	return !s.gone
 }
 
-func (l *ledger) unretireLocked(s *Set) {
-	l.retired = slices.DeleteFunc(l.retired, func(r *Set) bool { return r == s })
+func (l *seriesBudget) unretireLocked(s *InstrumentSet) {
+	l.retired = slices.DeleteFunc(l.retired, func(r *InstrumentSet) bool { return r == s })
 }
 
 // removeSet deletes the series of a set and of its parts.
-func (l *ledger) remove(s *Set) {
+func (l *seriesBudget) removeSet(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.removeLocked(s)
+	l.removeSetLocked(s)
 }
 
-func (l *ledger) removeLocked(s *Set) {
+func (l *seriesBudget) removeSetLocked(s *InstrumentSet) {
 	l.unretireLocked(s)
 	if s.gone {
 		return
 	}
 	s.gone = true
 	for _, part := range slices.Clone(s.parts) {
-		l.removeLocked(part)
+		l.removeSetLocked(part)
 	}
 	l.used -= s.used
 	if s.whole != nil {
 		l.parts -= s.used
-		s.whole.parts = slices.DeleteFunc(s.whole.parts, func(p *Set) bool { return p == s })
+		s.whole.parts = slices.DeleteFunc(s.whole.parts, func(p *InstrumentSet) bool { return p == s })
 	}
 	for _, v := range l.vecs {
 		v.(interface {
@@ -237,39 +239,39 @@ func (l *ledger) removeLocked(s *Set) {
 }
 
 // InstrumentVec is a metric of one member: an instrument for each combination of label values.
-type Vec[M any] struct {
-	set      *Set
-	overflow *Vec[M] // counts what has no room; nil in the set of Other
-	create   func(values ...string) M
-	lines    int // scraped lines per series
-	width    int // bytes of such a line, without the label values
-	known    map[string]M
+type InstrumentVec[M any] struct {
+	set         *InstrumentSet
+	overflow    *InstrumentVec[M] // counts what has no room; nil in the set of Other
+	create      func(values ...string) M
+	lines       int // scraped lines per series
+	width       int // bytes of such a line, without the label values
+	instruments map[string]M
 }
 
 // WithLabelValues returns the instrument for the label values. There must be few combinations, and
 // none may come from outside the process.
-func (v *Vec[M]) WithLabelValues(values ...string) M {
+func (v *InstrumentVec[M]) WithLabelValues(values ...string) M {
 	key := strings.Join(values, "\xff")
-	l := v.set.ledger
+	l := v.set.budget
 	l.mu.RLock()
-	m, ok := v.known[key]
+	m, ok := v.instruments[key]
 	gone := v.set.gone
 	l.mu.RUnlock()
 	if ok && !gone {
 		return m
 	}
-	if m, ok := v.add(key, values); ok {
+	if m, ok := v.addSeries(key, values); ok {
 		return m
 	}
 	return v.overflow.WithLabelValues(values...)
 }
 
 // addSeries returns a new instrument, if there is room for one.
-func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
-	l := v.set.ledger
+func (v *InstrumentVec[M]) addSeries(key string, values []string) (m M, ok bool) {
+	l := v.set.budget
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m, ok = v.known[key]; ok && !v.set.gone { // added in the meantime
+	if m, ok = v.instruments[key]; ok && !v.set.gone { // added in the meantime
 		return m, true
 	}
 	n := v.width + 2*len(v.set.name) // escaping doubles a quote or a line break
@@ -280,46 +282,46 @@ func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
 		return m, false
 	}
 	m = v.create(append([]string{v.set.name}, values...)...)
-	v.known[key] = m
+	v.instruments[key] = m
 	return m, true
 }
 
 // Counter creates a counter named penstock_<name>, with the group's label and the given ones.
-func (s *Set) Counter(name, help string, labels ...string) *Vec[prometheus.Counter] {
-	vec := registered(s.ledger, name, func() *prometheus.CounterVec {
-		return s.ledger.metrics.Counter(name, help, append([]string{s.ledger.label}, labels...)...)
+func (s *InstrumentSet) Counter(name, help string, labels ...string) *InstrumentVec[prometheus.Counter] {
+	vec := registerOnce(s.budget, name, func() *prometheus.CounterVec {
+		return s.budget.metrics.Counter(name, help, append([]string{s.budget.label}, labels...)...)
 	})
-	var overflow *Vec[prometheus.Counter]
+	var overflow *InstrumentVec[prometheus.Counter]
 	if s.whole != nil {
-		overflow = s.whole.find(name).(*Vec[prometheus.Counter])
+		overflow = s.whole.findInstrument(name).(*InstrumentVec[prometheus.Counter])
 	}
 	return newVec(s, name, overflow, vec.WithLabelValues, 1, labels)
 }
 
 // Gauge creates a gauge named penstock_<name>, with the group's label and the given ones.
-func (s *Set) Gauge(name, help string, labels ...string) *Vec[prometheus.Gauge] {
+func (s *InstrumentSet) Gauge(name, help string, labels ...string) *InstrumentVec[prometheus.Gauge] {
 	if s.whole != nil {
-		return s.whole.find(name).(*Vec[prometheus.Gauge])
+		return s.whole.findInstrument(name).(*InstrumentVec[prometheus.Gauge])
 	}
-	vec := registered(s.ledger, name, func() *prometheus.GaugeVec {
-		return s.ledger.metrics.Gauge(name, help, append([]string{s.ledger.label}, labels...)...)
+	vec := registerOnce(s.budget, name, func() *prometheus.GaugeVec {
+		return s.budget.metrics.Gauge(name, help, append([]string{s.budget.label}, labels...)...)
 	})
 	return newVec[prometheus.Gauge](s, name, nil, vec.WithLabelValues, 1, labels)
 }
 
 // Histogram creates a histogram named penstock_<name>, with the group's label and the given ones.
-func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *Vec[prometheus.Observer] {
+func (s *InstrumentSet) Histogram(name, help string, buckets []float64, labels ...string) *InstrumentVec[prometheus.Observer] {
 	if s.whole != nil {
-		return s.whole.find(name).(*Vec[prometheus.Observer])
+		return s.whole.findInstrument(name).(*InstrumentVec[prometheus.Observer])
 	}
-	vec := registered(s.ledger, name, func() *prometheus.HistogramVec {
-		return s.ledger.metrics.Histogram(name, help, buckets, append([]string{s.ledger.label}, labels...)...)
+	vec := registerOnce(s.budget, name, func() *prometheus.HistogramVec {
+		return s.budget.metrics.Histogram(name, help, buckets, append([]string{s.budget.label}, labels...)...)
 	})
 	return newVec[prometheus.Observer](s, name, nil, vec.WithLabelValues, len(buckets)+3, labels)
 }
 
 // registerOnce returns the metric registered under a name; it calls create the first time.
-func registered[V any](l *ledger, name string, create func() V) V {
+func registerOnce[V any](l *seriesBudget, name string, create func() V) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if v, ok := l.vecs[name]; ok {
@@ -331,19 +333,19 @@ func registered[V any](l *ledger, name string, create func() V) V {
 }
 
 // newVec returns a metric of a set. Without overflow, the metric of Other is the overflow.
-func newVec[M any](s *Set, name string, overflow *Vec[M], create func(...string) M, lines int, labels []string) *Vec[M] {
+func newVec[M any](s *InstrumentSet, name string, overflow *InstrumentVec[M], create func(...string) M, lines int, labels []string) *InstrumentVec[M] {
 	const values = len(`_bucket{le="0.0000",} 1.7976931348623157e+308`) // including the newline
-	v := &Vec[M]{
-		set: s, overflow: overflow, create: create, lines: lines, known: map[string]M{},
+	v := &InstrumentVec[M]{
+		set: s, overflow: overflow, create: create, lines: lines, instruments: map[string]M{},
 		width: len(Namespace) + 1 + len(name) + values + 1,
 	}
-	v.width += len(s.ledger.label) + len(`="",`)
+	v.width += len(s.budget.label) + len(`="",`)
 	for _, label := range labels {
 		v.width += len(label) + len(`="",`)
 	}
 	if overflow == nil && s.name != Other {
-		v.overflow = s.ledger.other.find(name).(*Vec[M])
+		v.overflow = s.budget.other.findInstrument(name).(*InstrumentVec[M])
 	}
-	s.vecs = append(s.vecs, named{name, v})
+	s.vecs = append(s.vecs, namedInstrument{name, v})
 	return v
 }

@@ -73,4 +73,4 @@ func (m *Metrics) CounterFunc(name, help string, f func() uint64) {
 }
 
 // RegisterCollector registers a custom collector.
-func (m *Metrics) Collect(c prometheus.Collector) { m.reg.MustRegister(c) }
+func (m *Metrics) RegisterCollector(c prometheus.Collector) { m.reg.MustRegister(c) }

@@ -17,16 +17,16 @@ const maxThrottled = 256
 // Throttle logs a message that may repeat indefinitely: the first at once, then at most one per
 // interval, with the number of suppressed ones. It is safe for concurrent use.
 type Throttle struct {
-	log   *slog.Logger
-	every time.Duration
+	log      *slog.Logger
+	interval time.Duration
 
 	mu struct {
 		sync.Mutex
-		said map[string]*repeats
+		said map[string]*repeatCount
 	}
 }
 
-type repeats struct {
+type repeatCount struct {
 	level   slog.Level
 	last    time.Time
 	skipped uint64
@@ -34,8 +34,8 @@ type repeats struct {
 
 // NewThrottle returns a Throttle which logs each message to log at most once per interval.
 func NewThrottle(log *slog.Logger, every time.Duration) *Throttle {
-	t := &Throttle{log: log, every: every}
-	t.mu.said = map[string]*repeats{}
+	t := &Throttle{log: log, interval: every}
+	t.mu.said = map[string]*repeatCount{}
 	return t
 }
 
@@ -46,7 +46,7 @@ func (t *Throttle) Log(ctx context.Context, level slog.Level, msg string, args .
 	if !t.log.Enabled(ctx, level) {
 		return
 	}
-	skipped, say := t.admit(level, msg)
+	skipped, say := t.countMessage(level, msg)
 	if !say {
 		return
 	}
@@ -60,7 +60,7 @@ func (t *Throttle) Log(ctx context.Context, level slog.Level, msg string, args .
 func (t *Throttle) Flush(ctx context.Context) {
 	t.mu.Lock()
 	said := t.mu.said
-	t.mu.said = map[string]*repeats{}
+	t.mu.said = map[string]*repeatCount{}
 	t.mu.Unlock()
 
 	var msgs []string
@@ -76,7 +76,7 @@ func (t *Throttle) Flush(ctx context.Context) {
 }
 
 // countMessage counts msg and reports whether to log it now.
-func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool) {
+func (t *Throttle) countMessage(level slog.Level, msg string) (skipped uint64, say bool) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,15 +85,15 @@ func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool
 	case r == nil && len(t.mu.said) == maxThrottled:
 		return 0, true
 	case r == nil:
-		t.mu.said[msg] = &repeats{level: level, last: now}
+		t.mu.said[msg] = &repeatCount{level: level, last: now}
 		return 0, true
-	case now.Sub(r.last) < t.every:
+	case now.Sub(r.last) < t.interval:
 		r.level = max(r.level, level)
 		r.skipped++
 		return 0, false
 	}
 	skipped = r.skipped
-	*r = repeats{level: level, last: now}
+	*r = repeatCount{level: level, last: now}
 	return skipped, true
 }
 
@@ -101,17 +101,17 @@ func (t *Throttle) admit(level slog.Level, msg string) (skipped uint64, say bool
 // msg with the line as an attribute, so that different lines count as repetitions of one message.
 // It is for packages that write lines instead of using slog, such as net/http, whose server writes
 // one for every client which aborts a handshake.
-func (t *Throttle) Writer(level slog.Level, msg string) *log.Logger {
-	return log.New(throttledLines{t, level, msg}, "", 0)
+func (t *Throttle) LineLogger(level slog.Level, msg string) *log.Logger {
+	return log.New(lineWriter{t, level, msg}, "", 0)
 }
 
-type throttledLines struct {
+type lineWriter struct {
 	throttle *Throttle
 	level    slog.Level
 	msg      string
 }
 
-func (l throttledLines) Write(line []byte) (int, error) {
+func (l lineWriter) Write(line []byte) (int, error) {
 	l.throttle.Log(context.Background(), l.level, l.msg, "error", string(bytes.TrimSpace(line)))
 	return len(line), nil
 }

@@ -29,20 +29,20 @@ type Span struct{ span trace.Span }
 // Start starts a span under that of ctx, and returns a context with it, which calls over the
 // request plane propagate.
 func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindInternal)
+	return t.startKind(ctx, name, trace.SpanKindInternal)
 }
 
 // StartClient starts the span of a call to another process.
-func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindClient)
+func (t *Tracer) StartClient(ctx context.Context, name string) (context.Context, Span) {
+	return t.startKind(ctx, name, trace.SpanKindClient)
 }
 
 // StartServer starts the span of a call from another process.
-func (t *Tracer) Serve(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindServer)
+func (t *Tracer) StartServer(ctx context.Context, name string) (context.Context, Span) {
+	return t.startKind(ctx, name, trace.SpanKindServer)
 }
 
-func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
+func (t *Tracer) startKind(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
 	}
@@ -52,7 +52,7 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind) (c
 
 // ExtractTrace returns ctx with the trace of a request's W3C headers, so that spans started here,
 // or only further downstream, continue it.
-func Incoming(ctx context.Context, h http.Header) context.Context {
+func ExtractTrace(ctx context.Context, h http.Header) context.Context {
 	if h.Get("Traceparent") == "" {
 		return ctx
 	}
@@ -61,32 +61,32 @@ func Incoming(ctx context.Context, h http.Header) context.Context {
 
 // IsRecording reports whether the span is exported, and so whether computing expensive attributes
 // is worthwhile.
-func (s Span) Recording() bool { return s.span != nil && s.span.IsRecording() }
+func (s Span) IsRecording() bool { return s.span != nil && s.span.IsRecording() }
 
 // SetName changes the span's name.
-func (s Span) Name(name string) {
+func (s Span) SetName(name string) {
 	if s.span != nil {
 		s.span.SetName(name)
 	}
 }
 
 // SetInt sets an integer attribute.
-func (s Span) Int(key string, v int64) {
-	if s.Recording() {
+func (s Span) SetInt(key string, v int64) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.Int64(key, v))
 	}
 }
 
 // SetFloat sets a floating-point attribute.
-func (s Span) Float(key string, v float64) {
-	if s.Recording() {
+func (s Span) SetFloat(key string, v float64) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.Float64(key, v))
 	}
 }
 
 // SetText sets an attribute which is an id or a name.
-func (s Span) Text(key, v string) {
-	if s.Recording() {
+func (s Span) SetText(key, v string) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.String(key, v))
 	}
 }
@@ -98,7 +98,7 @@ func (s Span) End(err error) {
 		return
 	}
 	if err != nil && s.span.IsRecording() {
-		code := fault.Of(err)
+		code := fault.CodeOf(err)
 		s.span.SetAttributes(attribute.String("error.type", code.String()))
 		if code.Class().Status >= http.StatusInternalServerError {
 			s.span.SetStatus(codes.Error, code.String())

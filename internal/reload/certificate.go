@@ -18,14 +18,14 @@ type Certificate struct {
 func OpenCertificate(certPath, keyPath string) (*Certificate, error) {
 	c := &Certificate{}
 	var err error
-	c.Files, err = Open("TLS certificate", func(contents [][]byte) error { return c.use(contents[0], contents[1]) }, certPath, keyPath)
+	c.Files, err = Open("TLS certificate", func(contents [][]byte) error { return c.storePair(contents[0], contents[1]) }, certPath, keyPath)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Certificate) use(cert, key []byte) error {
+func (c *Certificate) storePair(cert, key []byte) error {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // PollInterval is the time between two reads of the files.
-const Every = 2 * time.Second
+const PollInterval = 2 * time.Second
 
 // maxFile bounds a file, in bytes.
 const maxFile = 4 << 20
@@ -27,9 +27,9 @@ type Files struct {
 	paths []string
 	use   func(contents [][]byte) error
 
-	inUse   [sha256.Size]byte // checksum of the content that use last accepted or was opened with
-	seen    [sha256.Size]byte // checksum of the last read
-	trouble string            // the problem that was logged last
+	usedSum     [sha256.Size]byte // checksum of the content that use last accepted or was opened with
+	lastSum     [sha256.Size]byte // checksum of the last read
+	lastProblem string            // the problem that was logged last
 }
 
 // Open reads the files and calls use with their contents, in the order of paths. what names them in
@@ -38,25 +38,25 @@ type Files struct {
 // the new contents.
 func Open(what string, use func(contents [][]byte) error, paths ...string) (*Files, error) {
 	f := &Files{what: what, paths: paths, use: use}
-	contents, sum, err := f.read()
+	contents, sum, err := f.readFiles()
 	if err == nil {
 		err = use(contents)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	f.inUse, f.seen = sum, sum
+	f.usedSum, f.lastSum = sum, sum
 	return f, nil
 }
 
 // Run polls the files until ctx ends, and then returns nil.
 func (f *Files) Run(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(Every)
+	tick := time.NewTicker(PollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			f.look(log)
+			f.pollFiles(log)
 		case <-ctx.Done():
 			return nil
 		}
@@ -65,41 +65,41 @@ func (f *Files) Run(ctx context.Context, log *slog.Logger) error {
 
 // pollFiles calls use if the content is new and was the same in the previous poll: a file which is
 // still being written is not used.
-func (f *Files) look(log *slog.Logger) {
-	contents, sum, err := f.read()
+func (f *Files) pollFiles(log *slog.Logger) {
+	contents, sum, err := f.readFiles()
 	if err != nil {
-		f.complain(log, err)
+		f.logProblem(log, err)
 		return
 	}
-	settled := sum == f.seen
-	f.seen = sum
+	settled := sum == f.lastSum
+	f.lastSum = sum
 	if !settled {
 		return
 	}
-	if sum == f.inUse {
-		if f.trouble != "" {
-			f.trouble = ""
+	if sum == f.usedSum {
+		if f.lastProblem != "" {
+			f.lastProblem = ""
 			log.Info("file can be read again and has what is in use", "what", f.what)
 		}
 		return
 	}
 	if err := f.use(contents); err != nil {
-		f.complain(log, err)
+		f.logProblem(log, err)
 		return
 	}
-	f.inUse, f.trouble = sum, ""
+	f.usedSum, f.lastProblem = sum, ""
 	log.Info("file was read anew", "what", f.what)
 }
 
 // logProblem logs a problem once until it changes.
-func (f *Files) complain(log *slog.Logger, err error) {
-	if text := err.Error(); text != f.trouble {
-		f.trouble = text
+func (f *Files) logProblem(log *slog.Logger, err error) {
+	if text := err.Error(); text != f.lastProblem {
+		f.lastProblem = text
 		log.Error("file cannot be used, what was read before stays in force", "what", f.what, "error", err)
 	}
 }
 
-func (f *Files) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
+func (f *Files) readFiles() (contents [][]byte, sum [sha256.Size]byte, err error) {
 	all := sha256.New()
 	for _, path := range f.paths {
 		data, err := readFile(path)

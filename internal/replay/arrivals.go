@@ -9,28 +9,28 @@ import (
 )
 
 // ArrivalProcess says when requests are sent.
-type Process string
+type ArrivalProcess string
 
 const (
 	// AsWritten keeps the times of the workload.
-	AsWritten Process = "trace"
+	AsWritten ArrivalProcess = "trace"
 	// Uniform sends at equal intervals.
-	Uniform Process = "uniform"
+	Uniform ArrivalProcess = "uniform"
 	// Poisson sends at random, with exponential intervals.
-	Poisson Process = "poisson"
+	Poisson ArrivalProcess = "poisson"
 	// Gamma draws intervals from a gamma distribution: burstier than Poisson if their coefficient of
 	// variation is above 1, more even if it is below.
-	Gamma Process = "gamma"
+	Gamma ArrivalProcess = "gamma"
 	// Closed leaves the times to the runner, which sends when a response has finished.
-	Closed Process = "closed"
+	Closed ArrivalProcess = "closed"
 )
 
 // maxRequestTime is the latest time in a workload.
-const maxAt = 100 * 365 * 24 * time.Hour
+const maxRequestTime = 100 * 365 * 24 * time.Hour
 
 // Arrival says when the requests of a workload are sent, and which of them.
 type Arrival struct {
-	Process Process // "" is AsWritten
+	Process ArrivalProcess // "" is AsWritten
 	// Rate is in requests a second, for the random and uniform processes.
 	Rate float64
 	// CV is the coefficient of variation of Gamma's intervals; 0 is 2.
@@ -51,39 +51,39 @@ type Arrival struct {
 // gamma:rate=10,cv=3 or closed.
 func ParseArrival(s string) (Arrival, error) {
 	a := Arrival{}
-	sp, err := parseSpec(s)
+	sp, err := parseFlagSpec(s)
 	if err != nil {
 		return a, fmt.Errorf("arrival: %w", err)
 	}
-	a.Process = Process(sp.kind)
-	rate := number("rate", &a.Rate, leastRate, mostRate)
-	var knobs []knob
+	a.Process = ArrivalProcess(sp.kind)
+	rate := floatParameter("rate", &a.Rate, minRate, maxRate)
+	var knobs []parameter
 	switch a.Process {
 	case AsWritten:
-		knobs = []knob{number("speedup", &a.Speedup, leastRate, mostRate)}
+		knobs = []parameter{floatParameter("speedup", &a.Speedup, minRate, maxRate)}
 	case Uniform, Poisson:
-		knobs = []knob{rate}
+		knobs = []parameter{rate}
 	case Gamma:
-		knobs = []knob{rate, number("cv", &a.CV, leastCV, mostCV)}
+		knobs = []parameter{rate, floatParameter("cv", &a.CV, minCV, maxCV)}
 	case Closed:
 	default:
 		return a, fmt.Errorf("arrival: %q is none of trace, uniform, poisson, gamma, closed", sp.kind)
 	}
-	if err := sp.turn(knobs); err != nil {
+	if err := sp.applyParameters(knobs); err != nil {
 		return a, fmt.Errorf("arrival: %w", err)
 	}
 	return a, nil
 }
 
 const (
-	leastRate, mostRate = 1e-6, 1e6
-	leastCV, mostCV     = 0.01, 10
+	minRate, maxRate = 1e-6, 1e6
+	minCV, maxCV     = 0.01, 10
 )
 
 // ApplyArrival returns source with other request times. Requests keep their order and are renumbered from 0.
 // A process with a rate sets the time of every request; for later requests of a session it is the earliest
 // time, since they also wait for the previous response and their delay. Closing the result closes source.
-func Arrive(source Source, a Arrival) (Source, error) {
+func ApplyArrival(source Source, a Arrival) (Source, error) {
 	if a.Process == "" {
 		a.Process = AsWritten
 	}
@@ -97,18 +97,18 @@ func Arrive(source Source, a Arrival) (Source, error) {
 	switch {
 	case draws && a.Rate == 0:
 		return nil, fmt.Errorf("arrival: %s needs a rate in requests a second", a.Process)
-	case draws && !(a.Rate >= leastRate && a.Rate <= mostRate):
-		return nil, fmt.Errorf("arrival: a rate of %v requests a second: must be from %v to %v", a.Rate, leastRate, mostRate)
-	case !(a.CV >= leastCV && a.CV <= mostCV):
-		return nil, fmt.Errorf("arrival: a coefficient of variation of %v: must be from %v to %v", a.CV, leastCV, mostCV)
-	case !(a.Speedup >= leastRate && a.Speedup <= mostRate):
-		return nil, fmt.Errorf("arrival: a speed-up of %v: must be from %v to %v", a.Speedup, leastRate, mostRate)
+	case draws && !(a.Rate >= minRate && a.Rate <= maxRate):
+		return nil, fmt.Errorf("arrival: a rate of %v requests a second: must be from %v to %v", a.Rate, minRate, maxRate)
+	case !(a.CV >= minCV && a.CV <= maxCV):
+		return nil, fmt.Errorf("arrival: a coefficient of variation of %v: must be from %v to %v", a.CV, minCV, maxCV)
+	case !(a.Speedup >= minRate && a.Speedup <= maxRate):
+		return nil, fmt.Errorf("arrival: a speed-up of %v: must be from %v to %v", a.Speedup, minRate, maxRate)
 	case a.From < 0 || a.Until < 0 || a.Until > 0 && a.Until <= a.From:
 		return nil, fmt.Errorf("arrival: a window from %v until %v is empty", a.From, a.Until)
 	case a.Offset < 0 || a.Limit < 0:
 		return nil, errors.New("arrival: offset and limit must not be negative")
 	}
-	return &arrivals{Source: source, a: a, clock: newClock(a)}, nil
+	return &arrivalSource{Source: source, arrival: a, clock: newArrivalClock(a)}, nil
 }
 
 // The purposes of the random sources of a seed.
@@ -120,38 +120,38 @@ const (
 )
 
 // arrivalSource is a Source whose request times are not the workload's.
-type arrivals struct {
+type arrivalSource struct {
 	Source
-	a     Arrival
-	clock clock
-	count int
+	arrival Arrival
+	clock   arrivalClock
+	count   int
 }
 
 // Next implements Source.
-func (s *arrivals) Next(r *Request) error {
-	if s.a.Limit > 0 && s.count >= s.a.Limit {
+func (s *arrivalSource) Next(r *Request) error {
+	if s.arrival.Limit > 0 && s.count >= s.arrival.Limit {
 		return io.EOF
 	}
 	for {
 		if err := s.Source.Next(r); err != nil {
 			return err
 		}
-		if s.a.From == 0 && s.a.Until == 0 {
+		if s.arrival.From == 0 && s.arrival.Until == 0 {
 			break
 		}
 		if r.At < 0 {
-			return fmt.Errorf("request %d%s has no time, so a window of time cannot be cut out", r.Index, onLine(r))
+			return fmt.Errorf("request %d%s has no time, so a window of time cannot be cut out", r.Index, lineSuffix(r))
 		}
-		if s.a.Until > 0 && r.At >= s.a.Until {
+		if s.arrival.Until > 0 && r.At >= s.arrival.Until {
 			return io.EOF
 		}
-		if r.At >= s.a.From {
-			r.At -= s.a.From
+		if r.At >= s.arrival.From {
+			r.At -= s.arrival.From
 			break
 		}
 	}
 	r.Index = s.count
-	if err := s.place(r); err != nil {
+	if err := s.assignTime(r); err != nil {
 		return err
 	}
 	s.count++
@@ -159,64 +159,64 @@ func (s *arrivals) Next(r *Request) error {
 }
 
 // assignTime sets the time of r.
-func (s *arrivals) place(r *Request) error {
-	switch s.a.Process {
+func (s *arrivalSource) assignTime(r *Request) error {
+	switch s.arrival.Process {
 	case Closed:
 		r.At = -1
 		return nil
 	case AsWritten:
 		if r.At < 0 {
-			return fmt.Errorf("request %d%s has no time: give --rate with the requests a second", r.Index, onLine(r))
+			return fmt.Errorf("request %d%s has no time: give --rate with the requests a second", r.Index, lineSuffix(r))
 		}
-		if s.a.Speedup != 1 {
-			r.At = duration(float64(r.At) / s.a.Speedup)
-			r.Delay = duration(float64(r.Delay) / s.a.Speedup)
+		if s.arrival.Speedup != 1 {
+			r.At = clampDuration(float64(r.At) / s.arrival.Speedup)
+			r.Delay = clampDuration(float64(r.Delay) / s.arrival.Speedup)
 		}
-		r.At += s.a.Offset
+		r.At += s.arrival.Offset
 		return nil
 	}
-	r.At = s.a.Offset + s.clock.next()
+	r.At = s.arrival.Offset + s.clock.nextTime()
 	return nil
 }
 
 // arrivalClock draws the request times of a process.
-type clock struct {
-	process Process
+type arrivalClock struct {
+	process ArrivalProcess
 	mean    float64 // interval in nanoseconds
 	cv      float64
-	draw    random
+	random  randomSource
 	count   int
 	now     time.Duration
 }
 
 // newArrivalClock returns the clock of a process with a rate, at 0.
-func newClock(a Arrival) clock {
-	return clock{process: a.Process, mean: 1e9 / a.Rate, cv: a.CV, draw: newRandom(a.Seed, purposeArrival)}
+func newArrivalClock(a Arrival) arrivalClock {
+	return arrivalClock{process: a.Process, mean: 1e9 / a.Rate, cv: a.CV, random: newRandomSource(a.Seed, purposeArrival)}
 }
 
 // nextTime returns the next request time.
-func (c *clock) next() time.Duration {
+func (c *arrivalClock) nextTime() time.Duration {
 	switch c.process {
 	case Poisson:
-		c.now += duration(c.mean * c.draw.exponential())
+		c.now += clampDuration(c.mean * c.random.drawExponential())
 	case Gamma:
-		c.now += duration(c.mean * c.draw.gamma(1/float64(c.cv*c.cv)))
+		c.now += clampDuration(c.mean * c.random.drawGamma(1/float64(c.cv*c.cv)))
 	default:
 		// Computed from the count, so that rounding errors do not add up.
-		c.now = duration(c.mean * float64(c.count))
+		c.now = clampDuration(c.mean * float64(c.count))
 	}
 	c.count++
-	c.now = min(c.now, maxAt)
+	c.now = min(c.now, maxRequestTime)
 	return c.now
 }
 
 // clampDuration returns ns nanoseconds, at most maxRequestTime.
-func duration(ns float64) time.Duration {
-	return time.Duration(min(math.Floor(ns), float64(maxAt)))
+func clampDuration(ns float64) time.Duration {
+	return time.Duration(min(math.Floor(ns), float64(maxRequestTime)))
 }
 
 // lineSuffix says where in its file a request is.
-func onLine(r *Request) string {
+func lineSuffix(r *Request) string {
 	if r.Line == 0 {
 		return ""
 	}

@@ -60,7 +60,7 @@ type Media struct {
 
 // CopyFrom makes r a copy of o which shares no slice of tokens, blocks or bytes with it, reusing the memory
 // of r's slices, so that a caller can keep a request of a source.
-func (r *Request) Set(o *Request) {
+func (r *Request) CopyFrom(o *Request) {
 	old := *r
 	*r = *o
 	r.Blocks = append(old.Blocks[:0], o.Blocks...)

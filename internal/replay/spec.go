@@ -10,15 +10,15 @@ import (
 )
 
 // flagSpec is a kind with parameters in the form of a flag: kind:key=value,key=value.
-type spec struct {
+type flagSpec struct {
 	kind   string
 	values map[string]string
 }
 
 // parseFlagSpec parses s.
-func parseSpec(s string) (spec, error) {
+func parseFlagSpec(s string) (flagSpec, error) {
 	kind, rest, _ := strings.Cut(s, ":")
-	out := spec{kind: strings.TrimSpace(kind), values: map[string]string{}}
+	out := flagSpec{kind: strings.TrimSpace(kind), values: map[string]string{}}
 	if rest == "" {
 		return out, nil
 	}
@@ -37,13 +37,13 @@ func parseSpec(s string) (spec, error) {
 }
 
 // parameter is a parameter of a kind, with its destination and check.
-type knob struct {
-	name string
-	set  func(value string) error
+type parameter struct {
+	name     string
+	setValue func(value string) error
 }
 
 // applyParameters sets the parameters to the values of s. For an unknown key the error lists the known ones.
-func (s *spec) turn(knobs []knob) error {
+func (s *flagSpec) applyParameters(knobs []parameter) error {
 	left := len(s.values)
 	for _, k := range knobs {
 		value, given := s.values[k.name]
@@ -51,7 +51,7 @@ func (s *spec) turn(knobs []knob) error {
 			continue
 		}
 		left--
-		if err := k.set(value); err != nil {
+		if err := k.setValue(value); err != nil {
 			return fmt.Errorf("%s: %s=%s: %w", s.kind, k.name, value, err)
 		}
 	}
@@ -75,8 +75,8 @@ func (s *spec) turn(knobs []knob) error {
 }
 
 // intParameter is an integer parameter from least to most.
-func whole(name string, to *int, least, most int) knob {
-	return knob{name, func(value string) error {
+func intParameter(name string, to *int, least, most int) parameter {
+	return parameter{name, func(value string) error {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < least || n > most {
 			return fmt.Errorf("must be a whole number from %d to %d", least, most)
@@ -87,8 +87,8 @@ func whole(name string, to *int, least, most int) knob {
 }
 
 // floatParameter is a number parameter from least to most.
-func number(name string, to *float64, least, most float64) knob {
-	return knob{name, func(value string) error {
+func floatParameter(name string, to *float64, least, most float64) parameter {
+	return parameter{name, func(value string) error {
 		x, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(x) || x < least || x > most {
 			return fmt.Errorf("must be a number from %v to %v", least, most)
@@ -99,8 +99,8 @@ func number(name string, to *float64, least, most float64) knob {
 }
 
 // durationParameter is a time of at most a day.
-func period(name string, to *time.Duration) knob {
-	return knob{name, func(value string) error {
+func durationParameter(name string, to *time.Duration) parameter {
+	return parameter{name, func(value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 || d > 24*time.Hour {
 			return fmt.Errorf("must be a time from 0s to 24h, such as 1.5s")
@@ -111,10 +111,10 @@ func period(name string, to *time.Duration) knob {
 }
 
 // choiceParameter is one of several words.
-func choice[T ~string](name string, to *T, words ...T) knob {
-	return knob{name, func(value string) error {
+func choiceParameter[T ~string](name string, to *T, words ...T) parameter {
+	return parameter{name, func(value string) error {
 		if !slices.Contains(words, T(value)) {
-			return fmt.Errorf("must be one of %s", list(words))
+			return fmt.Errorf("must be one of %s", joinWords(words))
 		}
 		*to = T(value)
 		return nil
@@ -122,7 +122,7 @@ func choice[T ~string](name string, to *T, words ...T) knob {
 }
 
 // joinWords joins words for a message.
-func list[T ~string](words []T) string {
+func joinWords[T ~string](words []T) string {
 	out := make([]string, len(words))
 	for i, w := range words {
 		out[i] = string(w)

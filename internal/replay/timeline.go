@@ -11,40 +11,40 @@ const (
 // step doubles.
 type timeline struct {
 	step   time.Duration
-	points []tick
+	points []timelineStep
 }
 
 // timelineStep accumulates a Point.
-type tick struct {
+type timelineStep struct {
 	sent, errors          int
 	input, cached, output int64
 	ttft, itl             int64 // sums, in nanoseconds
-	answers, paced        int64 // how many are in each sum
+	answers, itlAnswers   int64 // how many are in each sum
 }
 
 // stepAt returns the step of a time.
-func (l *timeline) at(when time.Duration) *tick {
+func (l *timeline) stepAt(when time.Duration) *timelineStep {
 	if l.step == 0 {
 		l.step = firstStep
 	}
 	when = max(when, 0)
 	for when/l.step >= maxPoints {
-		l.halve()
+		l.mergePairs()
 	}
 	i := int(when / l.step)
 	for len(l.points) <= i {
-		l.points = append(l.points, tick{})
+		l.points = append(l.points, timelineStep{})
 	}
 	return &l.points[i]
 }
 
 // mergePairs merges every two steps.
-func (l *timeline) halve() {
+func (l *timeline) mergePairs() {
 	n := (len(l.points) + 1) / 2
 	for i := range n {
 		sum := l.points[2*i]
 		if 2*i+1 < len(l.points) {
-			sum.add(&l.points[2*i+1])
+			sum.addStep(&l.points[2*i+1])
 		}
 		l.points[i] = sum
 	}
@@ -52,7 +52,7 @@ func (l *timeline) halve() {
 	l.step *= 2
 }
 
-func (t *tick) add(o *tick) {
+func (t *timelineStep) addStep(o *timelineStep) {
 	t.sent += o.sent
 	t.errors += o.errors
 	t.input += o.input
@@ -61,19 +61,19 @@ func (t *tick) add(o *tick) {
 	t.ttft += o.ttft
 	t.itl += o.itl
 	t.answers += o.answers
-	t.paced += o.paced
+	t.itlAnswers += o.itlAnswers
 }
 
 // toPoints returns the points for a report.
-func (l *timeline) plot() []Point {
+func (l *timeline) toPoints() []Point {
 	out := make([]Point, len(l.points))
 	for i, t := range l.points {
 		out[i] = Point{Sent: t.sent, Errors: t.errors, Input: t.input, Cached: t.cached, Output: t.output}
 		if t.answers > 0 {
-			out[i].TTFT = milliseconds(t.ttft / t.answers)
+			out[i].TTFT = toMilliseconds(t.ttft / t.answers)
 		}
-		if t.paced > 0 {
-			out[i].ITL = milliseconds(t.itl / t.paced)
+		if t.itlAnswers > 0 {
+			out[i].ITL = toMilliseconds(t.itl / t.itlAnswers)
 		}
 	}
 	return out

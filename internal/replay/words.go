@@ -8,7 +8,7 @@ import (
 
 // commonWords returns the vocabulary of generated text: 256 short English words. Each is one token in common
 // vocabularies together with the space before it.
-func words() []string {
+func commonWords() []string {
 	return strings.Fields(`
 the of and to in is that for it as was with be by on not he his but at are this have from or had an they which
 one you were all her she there would their we him been has when who will no more if out so up said what its
@@ -33,7 +33,7 @@ func AppendText(dst []byte, r *Request, seed uint64) []byte {
 	if r.Text != "" {
 		return append(dst, r.Text...)
 	}
-	list := words()
+	list := commonWords()
 	tokens := AppendTokens(nil, r, Vocabulary{High: kv.Token(len(list)), Seed: seed})
 	for _, t := range tokens {
 		dst = append(dst, ' ')

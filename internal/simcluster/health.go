@@ -17,7 +17,7 @@ const (
 )
 
 // sentPing is a ping in flight.
-type ping struct {
+type sentPing struct {
 	health.Ping
 	router uint32
 	lost   bool
@@ -25,51 +25,51 @@ type ping struct {
 
 // schedulePings schedules the router's next check for due pings, possibly too early: responses postpone pings
 // all the time.
-func (r *router) watch(c *cluster) {
+func (r *simRouter) schedulePings(c *cluster) {
 	at, ok := r.health.Next()
-	if !ok || r.looks && r.look <= at {
+	if !ok || r.pingScheduled && r.pingAt <= at {
 		return
 	}
-	r.looks, r.look = true, max(at, c.now)
-	r.probing++
-	c.queue.push(r.look, probed, r.number, r.probing)
+	r.pingScheduled, r.pingAt = true, max(at, c.now)
+	r.pingSeq++
+	c.queue.push(r.pingAt, eventPingDue, r.number, r.pingSeq)
 }
 
 // sendPings sends the pings which are due.
-func (r *router) probe(c *cluster, number uint32) {
-	if number != r.probing {
+func (r *simRouter) sendPings(c *cluster, number uint32) {
+	if number != r.pingSeq {
 		return // an earlier check was scheduled
 	}
-	r.looks = false
-	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
+	r.pingScheduled = false
+	r.pings = r.health.DuePings(c.now, r.pings[:0], maxPings)
 	for _, p := range r.pings {
-		at := c.pings.take()
+		at := c.pings.takeSlot()
 		out := &c.pings.all[at]
-		*out = ping{Ping: p, router: r.number, lost: c.chaos.losesPing(c.now)}
+		*out = sentPing{Ping: p, router: r.number, lost: c.faults.losesPing(c.now)}
 		after := 2 * c.cfg.Delay
 		if out.lost {
 			after = pingTimeout
 		}
-		c.queue.push(c.now.Add(after), ponged, at, 0)
+		c.queue.push(c.now.Add(after), eventPingDone, at, 0)
 	}
-	r.watch(c)
+	r.schedulePings(c)
 }
 
 // finishPing completes a ping.
-func (c *cluster) ponged(at uint32) {
+func (c *cluster) finishPing(at uint32) {
 	p := c.pings.all[at]
-	c.pings.give(at)
+	c.pings.freeSlot(at)
 	r, w := &c.routers[p.router], &c.workers[p.ID-1]
 	if p.lost || !w.alive {
-		r.health.Missed(c.now, p.Ping)
+		r.health.RecordMissed(c.now, p.Ping)
 	} else {
-		r.health.Answered(c.now, p.Ping, w.epoch)
-		r.heed(c, w)
+		r.health.RecordAnswer(c.now, p.Ping, w.epoch)
+		r.applyLoad(c, w)
 	}
 	if r.members[w.number].known {
-		r.settle(c, w.number)
+		r.updateState(c, w.number)
 	}
-	r.watch(c)
+	r.schedulePings(c)
 }
 
 // loadReport is the part of a worker's load report which a router uses.
@@ -80,32 +80,32 @@ type loadReport struct {
 }
 
 // reportLoad sends a load report to the routers if it changed or is due.
-func (w *worker) report(c *cluster) {
-	said := w.said()
-	if !w.alive || said == w.load && !elapsed(w.loadAt, c.now, loadRefresh) {
+func (w *simWorker) reportLoad(c *cluster) {
+	said := w.currentLoad()
+	if !w.alive || said == w.load && !hasElapsed(w.loadAt, c.now, loadRefresh) {
 		return
 	}
 	w.load, w.loadAt = said, c.now
 	for i := range c.routers {
-		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
-			r.health.Heard(c.now, w.id.ID, w.epoch)
-			r.heed(c, w)
-			r.watch(c)
+		if r := &c.routers[i]; !c.faults.losesLoad(c.now) {
+			r.health.RecordHeard(c.now, w.id.ID, w.epoch)
+			r.applyLoad(c, w)
+			r.schedulePings(c)
 		}
 	}
 }
 
 // currentLoad is a worker's current load report.
-func (w *worker) said() loadReport {
-	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.leaving}
+func (w *simWorker) currentLoad() loadReport {
+	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.draining}
 }
 
 // applyLoad applies a worker's load report.
-func (r *router) heed(c *cluster, w *worker) {
+func (r *simRouter) applyLoad(c *cluster, w *simWorker) {
 	m := &r.members[w.number]
 	if !m.known || m.epoch != w.epoch {
 		return
 	}
-	m.load, m.loadAt, m.reported = w.said(), c.now, true
-	r.settle(c, w.number)
+	m.load, m.loadAt, m.reported = w.currentLoad(), c.now, true
+	r.updateState(c, w.number)
 }

@@ -9,18 +9,20 @@ import (
 )
 
 // deriveSeed returns the seed for one use of another seed.
-func derive(seed, use uint64) uint64 { return splitmix.Mix(splitmix.Mix(seed) + splitmix.Step*(use+1)) }
+func deriveSeed(seed, use uint64) uint64 {
+	return splitmix.Mix(splitmix.Mix(seed) + splitmix.Step*(use+1))
+}
 
 // randomSource draws faults.
-type random struct{ splitmix.Source }
+type randomSource struct{ splitmix.Source }
 
 // drawChance returns true with probability p.
-func (r *random) chance(p float64) bool {
+func (r *randomSource) drawChance(p float64) bool {
 	return p > 0 && float64(r.Next()>>11)/(1<<53) < p
 }
 
 // drawUpTo returns a duration from 1 ns to most; 0 if most is 0.
-func (r *random) within(most time.Duration) time.Duration {
+func (r *randomSource) drawUpTo(most time.Duration) time.Duration {
 	if most <= 0 {
 		return 0
 	}
@@ -29,9 +31,9 @@ func (r *random) within(most time.Duration) time.Duration {
 }
 
 // firstOutputToken is the smallest response token: no prompt has it.
-const outputs kv.Token = 1 << 31
+const firstOutputToken kv.Token = 1 << 31
 
 // outputToken is the token at a position of the response to a request, on any worker.
-func output(index, position int) kv.Token {
-	return outputs | kv.Token(splitmix.Mix(uint64(index)<<24^uint64(position))>>33)
+func outputToken(index, position int) kv.Token {
+	return firstOutputToken | kv.Token(splitmix.Mix(uint64(index)<<24^uint64(position))>>33)
 }

@@ -92,7 +92,7 @@ func (c *Config) EnsureDefaults() {
 		{&c.MaxWaiting, 65536},
 		{&c.MaxContext, 262144},
 		{&c.Routers, 1},
-		{&c.Migration.Limit, 3},
+		{&c.Migration.MaxFailures, 3},
 	} {
 		if *f.field == 0 {
 			*f.field = f.v
@@ -101,8 +101,8 @@ func (c *Config) EnsureDefaults() {
 	if c.Migration.FirstWait == 0 {
 		c.Migration.FirstWait = firstWait
 	}
-	if c.Migration.Wait == 0 {
-		c.Migration.Wait = 10 * time.Second
+	if c.Migration.MaxWait == 0 {
+		c.Migration.MaxWait = 10 * time.Second
 	}
 	if c.StallTimeout == 0 {
 		c.StallTimeout = 5 * time.Minute
@@ -150,13 +150,13 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 	if err != nil {
 		return err
 	}
-	for n := 0; !c.finished(); n++ {
+	for n := 0; !c.isFinished(); n++ {
 		if n%1024 == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 		}
-		if err := c.step(); err != nil {
+		if err := c.runEvent(); err != nil {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 // Recorder receives the measurements. *replay.Recorder is one.
 type Recorder interface {
 	// RecordSample records a finished request. Samples are in order of Done.
-	Sample(s *replay.Sample)
+	RecordSample(s *replay.Sample)
 	// RecordGap records the time between two tokens of a request, n times.
-	Gap(between time.Duration, n int)
+	RecordGap(between time.Duration, n int)
 }

@@ -9,7 +9,7 @@ import (
 // table beyond that. Objects are nested, so the keys and the tables are stacks which all objects of
 // a text share: an object's part starts where it was opened, and grows only while no object within
 // it is open.
-type keys struct {
+type keyStack struct {
 	all   [][]byte
 	table []uint32 // open addressing: 1 + index among the object's keys; 0 is free
 	seed  maphash.Seed
@@ -24,21 +24,21 @@ type keySet struct {
 
 const fewKeys = 16
 
-func (k *keys) open() keySet {
+func (k *keyStack) openSet() keySet {
 	return keySet{base: len(k.all), tableBase: len(k.table)}
 }
 
 // closeSet removes s, which must be the last one open.
-func (k *keys) close(s keySet) {
+func (k *keyStack) closeSet(s keySet) {
 	clear(k.all[s.base:])
 	k.all = k.all[:s.base]
 	k.table = k.table[:s.tableBase]
 }
 
-func (k *keys) len(s keySet) int { return len(k.all) - s.base }
+func (k *keyStack) countKeys(s keySet) int { return len(k.all) - s.base }
 
 // addKey adds key to s, which must be the last one open, and reports whether it is new.
-func (k *keys) add(s *keySet, key []byte) bool {
+func (k *keyStack) addKey(s *keySet, key []byte) bool {
 	mine := k.all[s.base:]
 	if s.tableSize == 0 {
 		for _, have := range mine {
@@ -46,7 +46,7 @@ func (k *keys) add(s *keySet, key []byte) bool {
 				return false
 			}
 		}
-	} else if !k.place(*s, len(mine), key) {
+	} else if !k.insertSlot(*s, len(mine), key) {
 		return false
 	}
 	if k.all == nil {
@@ -55,15 +55,15 @@ func (k *keys) add(s *keySet, key []byte) bool {
 	k.all = append(k.all, key)
 	switch n := len(mine) + 1; {
 	case s.tableSize == 0 && n == fewKeys:
-		k.grow(s, 4*fewKeys)
+		k.growTable(s, 4*fewKeys)
 	case s.tableSize > 0 && 2*n >= s.tableSize:
-		k.grow(s, 2*s.tableSize)
+		k.growTable(s, 2*s.tableSize)
 	}
 	return true
 }
 
 // insertSlot inserts key with index i, and returns false if it is already present.
-func (k *keys) place(s keySet, i int, key []byte) bool {
+func (k *keyStack) insertSlot(s keySet, i int, key []byte) bool {
 	table, mine := k.table[s.tableBase:][:s.tableSize], k.all[s.base:]
 	mask := uint64(s.tableSize - 1)
 	for at := maphash.Bytes(k.seed, key) & mask; ; at = (at + 1) & mask {
@@ -78,13 +78,13 @@ func (k *keys) place(s keySet, i int, key []byte) bool {
 }
 
 // growTable resizes s's table to size and inserts all its keys.
-func (k *keys) grow(s *keySet, size int) {
+func (k *keyStack) growTable(s *keySet, size int) {
 	if k.seed == (maphash.Seed{}) {
 		k.seed = maphash.MakeSeed()
 	}
 	s.tableSize = size
 	k.table = append(k.table[:s.tableBase], make([]uint32, size)...)
 	for i, key := range k.all[s.base:] {
-		k.place(*s, i, key)
+		k.insertSlot(*s, i, key)
 	}
 }

@@ -43,17 +43,17 @@ const (
 // The work is linear in the text. The memory of a Reader is bounded by its depth and the keys of
 // the open objects.
 type Reader struct {
-	data  []byte
-	pos   int
-	depth int
-	path  []step
-	seen  keys
-	keys  int // number of keys read so far
+	data     []byte
+	pos      int
+	depth    int
+	path     []pathStep
+	seen     keyStack
+	keyCount int // number of keys read so far
 }
 
 // pathStep is one element of the path to the current value: the index of an array element, or a key
 // if index is negative.
-type step struct {
+type pathStep struct {
 	key   []byte
 	index int
 }
@@ -82,7 +82,7 @@ func invalidAt(data []byte) int {
 }
 
 // ParamPath returns the path of the current value, such as "messages[0].content".
-func (r *Reader) Param() string {
+func (r *Reader) ParamPath() string {
 	var b strings.Builder
 	for _, s := range r.path {
 		switch {
@@ -92,16 +92,16 @@ func (r *Reader) Param() string {
 			b.WriteByte(']')
 		case b.Len() > 0:
 			b.WriteByte('.')
-			b.WriteString(Clip(string(s.key)))
+			b.WriteString(TruncateKey(string(s.key)))
 		default:
-			b.WriteString(Clip(string(s.key)))
+			b.WriteString(TruncateKey(string(s.key)))
 		}
 	}
 	return b.String()
 }
 
 // TruncateKey truncates a client's key for use in a message.
-func Clip(key string) string {
+func TruncateKey(key string) string {
 	const limit = 64
 	if len(key) <= limit {
 		return key
@@ -114,51 +114,51 @@ func Clip(key string) string {
 }
 
 // syntaxError returns the error for a text that is not JSON.
-func (r *Reader) syntax(what string) error {
+func (r *Reader) syntaxError(what string) error {
 	return fault.New(fault.Invalid, "the request body is not valid JSON: %s at byte %d", what, r.pos)
 }
 
 // InvalidError returns an Invalid error about the current value.
-func (r *Reader) Refuse(format string, args ...any) error {
-	p := r.Param()
+func (r *Reader) InvalidError(format string, args ...any) error {
+	p := r.ParamPath()
 	if p == "" {
 		return fault.New(fault.Invalid, "the request body "+format, args...)
 	}
-	return fault.Param(p, "'%s' "+format, append([]any{p}, args...)...)
+	return fault.InvalidParam(p, "'%s' "+format, append([]any{p}, args...)...)
 }
 
 // ParentInvalidError returns an Invalid error about the array or object which contains the current
 // value.
-func (r *Reader) RefuseParent(format string, args ...any) error {
+func (r *Reader) ParentInvalidError(format string, args ...any) error {
 	if n := len(r.path); n > 0 {
 		r.path = r.path[:n-1]
 	}
-	return r.Refuse(format, args...)
+	return r.InvalidError(format, args...)
 }
 
 // UnsupportedError returns the error for an undefined key, whose value is the current one.
-func (r *Reader) Unsupported() error {
-	return fault.Param(r.Param(), "Unsupported parameter(s): %s", r.Param())
+func (r *Reader) UnsupportedError() error {
+	return fault.InvalidParam(r.ParamPath(), "Unsupported parameter(s): %s", r.ParamPath())
 }
 
 // WrongTypeError returns the error for a value of the wrong type.
-func (r *Reader) Expected(want string) error {
+func (r *Reader) WrongTypeError(want string) error {
 	got := r.Kind()
 	if got == InvalidKind {
-		return r.unexpected()
+		return r.unexpectedError()
 	}
-	return r.Refuse("must be %s, not %s", want, got)
+	return r.InvalidError("must be %s, not %s", want, got)
 }
 
 // unexpectedError returns the syntax error for a byte which starts no value.
-func (r *Reader) unexpected() error {
-	if r.space(); r.pos >= len(r.data) {
-		return r.syntax("unexpected end")
+func (r *Reader) unexpectedError() error {
+	if r.skipSpace(); r.pos >= len(r.data) {
+		return r.syntaxError("unexpected end")
 	}
-	return r.syntax("unexpected character")
+	return r.syntaxError("unexpected character")
 }
 
-func (r *Reader) space() {
+func (r *Reader) skipSpace() {
 	for r.pos < len(r.data) {
 		switch r.data[r.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -171,7 +171,7 @@ func (r *Reader) space() {
 
 // Kind returns the type of the next value without reading it.
 func (r *Reader) Kind() Kind {
-	r.space()
+	r.skipSpace()
 	if r.pos >= len(r.data) {
 		return InvalidKind
 	}
@@ -193,48 +193,48 @@ func (r *Reader) Kind() Kind {
 }
 
 // ReadNull reads a null if that is the next value.
-func (r *Reader) Null() (bool, error) {
+func (r *Reader) ReadNull() (bool, error) {
 	if r.Kind() != NullKind {
 		return false, nil
 	}
-	return true, r.word("null")
+	return true, r.readWord("null")
 }
 
-func (r *Reader) word(w string) error {
+func (r *Reader) readWord(w string) error {
 	if len(r.data)-r.pos < len(w) || string(r.data[r.pos:r.pos+len(w)]) != w {
-		return r.syntax("unexpected character")
+		return r.syntaxError("unexpected character")
 	}
 	r.pos += len(w)
 	return nil
 }
 
 // ReadBool reads a boolean.
-func (r *Reader) Bool() (bool, error) {
+func (r *Reader) ReadBool() (bool, error) {
 	if r.Kind() != BoolKind {
-		return false, r.Expected("a boolean")
+		return false, r.WrongTypeError("a boolean")
 	}
 	if r.data[r.pos] == 't' {
-		return true, r.word("true")
+		return true, r.readWord("true")
 	}
-	return false, r.word("false")
+	return false, r.readWord("false")
 }
 
 // ReadFloat reads a number; it rejects one outside the range of float64.
-func (r *Reader) Float() (float64, error) {
-	lit, err := r.literal("a number")
+func (r *Reader) ReadFloat() (float64, error) {
+	lit, err := r.readNumberText("a number")
 	if err != nil {
 		return 0, err
 	}
 	f, err := strconv.ParseFloat(string(lit), 64)
 	if err != nil {
-		return 0, r.outOfRange()
+		return 0, r.rangeError()
 	}
 	return f, nil
 }
 
 // ReadInt reads an integer; 1.0 and 1e2 are integers.
-func (r *Reader) Int() (int64, error) {
-	lit, err := r.literal("an integer")
+func (r *Reader) ReadInt() (int64, error) {
+	lit, err := r.readNumberText("an integer")
 	if err != nil {
 		return 0, err
 	}
@@ -244,53 +244,53 @@ func (r *Reader) Int() (int64, error) {
 	f, err := strconv.ParseFloat(string(lit), 64)
 	switch {
 	case err != nil || math.Abs(f) > 1<<53:
-		return 0, r.Refuse("is an integer out of range")
+		return 0, r.InvalidError("is an integer out of range")
 	case f != math.Trunc(f):
-		return 0, r.Refuse("must be an integer")
+		return 0, r.InvalidError("must be an integer")
 	}
 	return int64(f), nil
 }
 
 // ReadObject reads an object; visit reads the value of each key.
-func (r *Reader) Object(visit func(key string) error) error {
+func (r *Reader) ReadObject(visit func(key string) error) error {
 	if r.Kind() != ObjectKind {
-		return r.Expected("an object")
+		return r.WrongTypeError("an object")
 	}
-	return r.object(func(key []byte) error { return visit(string(key)) })
+	return r.visitObject(func(key []byte) error { return visit(string(key)) })
 }
 
 // visitObject reads an object; key is valid until visit returns.
-func (r *Reader) object(visit func(key []byte) error) error {
-	if err := r.enter(); err != nil {
+func (r *Reader) visitObject(visit func(key []byte) error) error {
+	if err := r.openContainer(); err != nil {
 		return err
 	}
-	mine := r.seen.open()
+	mine := r.seen.openSet()
 	at := len(r.path)
-	r.path = append(r.path, step{index: -1})
+	r.path = append(r.path, pathStep{index: -1})
 	for first := true; ; first = false {
-		done, err := r.next('}', first)
+		done, err := r.nextElement('}', first)
 		if err != nil {
 			return err
 		}
 		if done {
-			r.seen.close(mine)
+			r.seen.closeSet(mine)
 			r.path = r.path[:at]
 			return nil
 		}
-		key, err := r.key()
+		key, err := r.readKey()
 		if err != nil {
 			return err
 		}
 		r.path[at].key = key
 		switch {
-		case !r.seen.add(&mine, key):
-			return r.Refuse("is given twice")
-		case r.seen.len(mine) > maxKeys:
-			return r.RefuseParent("has more than %d keys", maxKeys)
-		case r.keys == maxAll:
+		case !r.seen.addKey(&mine, key):
+			return r.InvalidError("is given twice")
+		case r.seen.countKeys(mine) > maxKeys:
+			return r.ParentInvalidError("has more than %d keys", maxKeys)
+		case r.keyCount == maxAll:
 			return fault.New(fault.Invalid, "the request body has more than %d keys", maxAll)
 		}
-		r.keys++
+		r.keyCount++
 		if err := visit(key); err != nil {
 			return err
 		}
@@ -298,36 +298,36 @@ func (r *Reader) object(visit func(key []byte) error) error {
 }
 
 // readKey reads a key and the colon after it. The result aliases the text if it has no escapes.
-func (r *Reader) key() ([]byte, error) {
-	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
-		return nil, r.unexpected()
+func (r *Reader) readKey() ([]byte, error) {
+	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
+		return nil, r.unexpectedError()
 	}
-	s, err := r.scan()
+	s, err := r.scanString()
 	if err != nil {
 		return nil, err
 	}
-	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
-		return nil, r.unexpected()
+	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
+		return nil, r.unexpectedError()
 	}
 	r.pos++
-	if s.plain() {
+	if s.isLiteral() {
 		return r.data[s.start:s.end:s.end], nil
 	}
-	return []byte(s.text(r.data)), nil
+	return []byte(s.decode(r.data)), nil
 }
 
 // ReadArray reads an array; visit reads each element.
-func (r *Reader) Array(want string, visit func(i int) error) error {
+func (r *Reader) ReadArray(want string, visit func(i int) error) error {
 	if r.Kind() != ArrayKind {
-		return r.Expected(want)
+		return r.WrongTypeError(want)
 	}
-	if err := r.enter(); err != nil {
+	if err := r.openContainer(); err != nil {
 		return err
 	}
 	at := len(r.path)
-	r.path = append(r.path, step{})
+	r.path = append(r.path, pathStep{})
 	for i := 0; ; i++ {
-		done, err := r.next(']', i == 0)
+		done, err := r.nextElement(']', i == 0)
 		if err != nil {
 			return err
 		}
@@ -343,9 +343,9 @@ func (r *Reader) Array(want string, visit func(i int) error) error {
 }
 
 // openContainer advances past an opening bracket.
-func (r *Reader) enter() error {
+func (r *Reader) openContainer() error {
 	if r.path == nil {
-		r.path = make([]step, 0, fewSteps)
+		r.path = make([]pathStep, 0, fewSteps)
 	}
 	if r.depth++; r.depth > maxDepth {
 		return fault.New(fault.Invalid, "the request body is nested deeper than %d levels", maxDepth)
@@ -356,11 +356,11 @@ func (r *Reader) enter() error {
 
 // nextElement advances past the separator before an element: nothing, a comma, or the closing
 // bracket, which ends the container.
-func (r *Reader) next(closing byte, first bool) (done bool, err error) {
-	r.space()
+func (r *Reader) nextElement(closing byte, first bool) (done bool, err error) {
+	r.skipSpace()
 	switch {
 	case r.pos >= len(r.data):
-		return false, r.syntax("unexpected end")
+		return false, r.syntaxError("unexpected end")
 	case r.data[r.pos] == closing:
 		r.pos++
 		r.depth--
@@ -368,16 +368,16 @@ func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	case first:
 		return false, nil
 	case r.data[r.pos] != ',':
-		return false, r.syntax("unexpected character")
+		return false, r.syntaxError("unexpected character")
 	}
 	r.pos++
 	return false, nil
 }
 
 // CheckEnd checks that nothing follows the value read.
-func (r *Reader) End() error {
-	if r.space(); r.pos < len(r.data) {
-		return r.syntax("unexpected data after the end")
+func (r *Reader) CheckEnd() error {
+	if r.skipSpace(); r.pos < len(r.data) {
+		return r.syntaxError("unexpected data after the end")
 	}
 	return nil
 }

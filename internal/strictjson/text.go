@@ -10,29 +10,29 @@ import (
 )
 
 // ReadString reads a string.
-func (r *Reader) String() (string, error) {
+func (r *Reader) ReadString() (string, error) {
 	if r.Kind() != StringKind {
-		return "", r.Expected("a string")
+		return "", r.WrongTypeError("a string")
 	}
-	s, err := r.scan()
+	s, err := r.scanString()
 	if err != nil {
 		return "", err
 	}
-	return s.text(r.data), nil
+	return s.decode(r.data), nil
 }
 
 // stringSpan is the location of a string in the text.
-type span struct {
+type stringSpan struct {
 	start, end int // between the quotes
 	size       int // of the decoded string, in bytes
 }
 
 // isLiteral reports whether the string has no escapes: every escape is longer than what it encodes.
-func (s span) plain() bool { return s.size == s.end-s.start }
+func (s stringSpan) isLiteral() bool { return s.size == s.end-s.start }
 
 // decode returns the decoded string.
-func (s span) text(data []byte) string {
-	if s.plain() {
+func (s stringSpan) decode(data []byte) string {
+	if s.isLiteral() {
 		return string(data[s.start:s.end])
 	}
 	var b strings.Builder
@@ -44,7 +44,7 @@ func (s span) text(data []byte) string {
 		}
 		b.Write(rest[:n])
 		if rest = rest[n:]; len(rest) > 0 {
-			c, n := escape(rest)
+			c, n := decodeEscape(rest)
 			b.WriteRune(c)
 			rest = rest[n:]
 		}
@@ -53,9 +53,9 @@ func (s span) text(data []byte) string {
 }
 
 // scanString advances past the string whose opening quote is next.
-func (r *Reader) scan() (span, error) {
+func (r *Reader) scanString() (stringSpan, error) {
 	data := r.data
-	s := span{start: r.pos + 1}
+	s := stringSpan{start: r.pos + 1}
 	for i := s.start; i < len(data); {
 		if i += plainRun(data[i:]); i == len(data) {
 			break
@@ -66,22 +66,22 @@ func (r *Reader) scan() (span, error) {
 			s.size += i - s.start
 			return s, nil
 		case c == '\\':
-			char, n := escape(data[i:])
+			char, n := decodeEscape(data[i:])
 			if n == 0 {
 				r.pos = i
-				return s, r.syntax("invalid escape in a string")
+				return s, r.syntaxError("invalid escape in a string")
 			}
 			s.size += utf8.RuneLen(char) - n
 			i += n
 		case c < ' ':
 			r.pos = i
-			return s, r.syntax("control character in a string")
+			return s, r.syntaxError("control character in a string")
 		default:
 			i++
 		}
 	}
 	r.pos = len(data)
-	return s, r.syntax("unexpected end")
+	return s, r.syntaxError("unexpected end")
 }
 
 // plainRun returns how many bytes at the start of s have no special meaning in a string. It
@@ -107,7 +107,7 @@ func plainRun(s []byte) int {
 
 // decodeEscape returns the character of the escape at the start of s and the escape's length; 0 if
 // it is invalid. Surrogates must come in pairs.
-func escape(s []byte) (c rune, n int) {
+func decodeEscape(s []byte) (c rune, n int) {
 	if len(s) < 2 {
 		return 0, 0
 	}

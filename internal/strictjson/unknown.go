@@ -8,23 +8,23 @@ import (
 
 // UnknownKeys collects the undefined keys of an object, so that they are reported together. Its
 // zero value is empty.
-type Unknown struct {
+type UnknownKeys struct {
 	names   []string // the first keys
 	dropped bool     // there were more
 }
 
 // Add adds a key.
-func (u *Unknown) Note(key string) {
+func (u *UnknownKeys) Add(key string) {
 	const most = 16
 	if len(u.names) == most {
 		u.dropped = true
 		return
 	}
-	u.names = append(u.names, Clip(key))
+	u.names = append(u.names, TruncateKey(key))
 }
 
 // Err returns an error which names the keys; nil if there are none.
-func (u *Unknown) Err() error {
+func (u *UnknownKeys) Err() error {
 	if len(u.names) == 0 {
 		return nil
 	}
@@ -32,5 +32,5 @@ func (u *Unknown) Err() error {
 	if u.dropped {
 		names += ", …"
 	}
-	return fault.Param(u.names[0], "Unsupported parameter(s): %s", names)
+	return fault.InvalidParam(u.names[0], "Unsupported parameter(s): %s", names)
 }

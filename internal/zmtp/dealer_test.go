@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 func TestStuckPeer(t *testing.T) {
 	ctx := limited(t)
 	r := listenRouter(t, Options{HighWater: 50, Linger: -1})
-	c, err := net.Dial("tcp", r.Addr().address())
+	c, err := net.Dial("tcp", r.Addr().netAddress())
 	if err != nil {
 		t.Fatal(err)
 	}

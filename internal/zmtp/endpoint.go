@@ -63,7 +63,7 @@ func (e Endpoint) IsZero() bool { return e == Endpoint{} }
 
 // IsWildcard reports whether e means all interfaces of a machine, or a port that the system
 // chooses. It is possible to listen there, but not to dial it.
-func (e Endpoint) Wildcard() bool {
+func (e Endpoint) IsWildcard() bool {
 	if e.network != "tcp" {
 		return false
 	}
@@ -74,7 +74,7 @@ func (e Endpoint) Wildcard() bool {
 // RankEndpoint returns the endpoint of data-parallel rank i, where e is that of rank 0, as engines
 // assign them: the port plus i. Beyond the last port, and for a path, which has no ranks, the
 // result is the zero endpoint unless i is 0.
-func (e Endpoint) Rank(i int) Endpoint {
+func (e Endpoint) RankEndpoint(i int) Endpoint {
 	switch {
 	case i == 0:
 		return e
@@ -129,7 +129,7 @@ func Listen(e Endpoint) (net.Listener, error) {
 	if e.network == "unix" {
 		removeStale(e.path)
 	}
-	ln, err := net.Listen(e.network, e.address())
+	ln, err := net.Listen(e.network, e.netAddress())
 	if err != nil {
 		return nil, fmt.Errorf("listen %s: %w", e, err)
 	}
@@ -150,7 +150,7 @@ func removeStale(path string) {
 	_ = os.Remove(path)
 }
 
-func (e Endpoint) address() string {
+func (e Endpoint) netAddress() string {
 	switch {
 	case e.network == "unix":
 		return e.path
@@ -161,16 +161,16 @@ func (e Endpoint) address() string {
 }
 
 // checkDialable returns an error if e cannot be dialled.
-func (e Endpoint) dialable() error {
+func (e Endpoint) checkDialable() error {
 	switch {
 	case e.IsZero():
 		return errors.New("dial: no endpoint")
-	case e.Wildcard():
+	case e.IsWildcard():
 		return fmt.Errorf("dial %s: one can listen there and not dial it; write the address and port of the peer", e)
 	}
 	return nil
 }
 
-func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, e.network, e.address())
+func (e Endpoint) dialContext(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, e.network, e.netAddress())
 }

@@ -10,15 +10,15 @@ import (
 // the connection ends, ctx ends, or handle fails. When out is closed and empty, it closes our half
 // of the connection and waits for the peer's half: closing a connection with unread bytes may lose
 // the last sent ones.
-func exchange(ctx context.Context, l *link, out *outbox, handle func(frames [][]byte, c command) error) error {
+func exchangeMessages(ctx context.Context, l *peerConn, out *outbox, handle func(frames [][]byte, c peerCommand) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l.control = out.control
-	l.start()
-	closeConn := closeWith(ctx, l.conn)
+	l.control = out.queueCommand
+	l.startHeartbeat()
+	closeConn := closeOnDone(ctx, l.conn)
 	written := make(chan error, 1)
 	go func() {
-		err := out.run(ctx, l.conn)
+		err := out.writeQueued(ctx, l.conn)
 		if err == nil {
 			halfClose(l.conn)
 		} else {
@@ -29,8 +29,8 @@ func exchange(ctx context.Context, l *link, out *outbox, handle func(frames [][]
 	var err error
 	for err == nil {
 		var frames [][]byte
-		var c command
-		if frames, c, err = l.next(); err == nil {
+		var c peerCommand
+		if frames, c, err = l.nextMessage(); err == nil {
 			err = handle(frames, c)
 		}
 	}

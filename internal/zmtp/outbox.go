@@ -24,7 +24,7 @@ type outbox struct {
 	room chan struct{} // holds a token when there may be room again
 	mu   struct {
 		sync.Mutex
-		chunks []chunk // chunks[head:] are waiting
+		chunks []outboxChunk // chunks[head:] are waiting
 		head   int
 		free   [][]byte // memory for reuse
 		count  int      // waiting messages
@@ -34,7 +34,7 @@ type outbox struct {
 }
 
 // outboxChunk is a sequence of encoded messages.
-type chunk struct {
+type outboxChunk struct {
 	buf   []byte
 	count int
 }
@@ -54,32 +54,32 @@ func (o *outbox) push(frames [][]byte) bool {
 		o.mu.Unlock()
 		return false
 	}
-	c := o.last(size)
+	c := o.lastChunkLocked(size)
 	before := len(c.buf)
 	c.buf = appendMessage(c.buf, frames)
 	c.count++
 	o.mu.count++
 	o.mu.bytes += len(c.buf) - before
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 	return true
 }
 
 // queueCommand queues a command. It drops answers to a peer which sends commands but does not read.
-func (o *outbox) control(command []byte) error {
+func (o *outbox) queueCommand(command []byte) error {
 	o.mu.Lock()
 	if !o.mu.closed && o.mu.bytes+len(command) <= o.maxBytes+controlRoom {
-		c := o.last(len(command))
+		c := o.lastChunkLocked(len(command))
 		c.buf = append(c.buf, command...)
 		o.mu.bytes += len(command)
 	}
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 	return nil
 }
 
 // lastChunkLocked returns the last chunk, with room for size bytes.
-func (o *outbox) last(size int) *chunk {
+func (o *outbox) lastChunkLocked(size int) *outboxChunk {
 	if n := len(o.mu.chunks); n > o.mu.head {
 		if c := &o.mu.chunks[n-1]; cap(c.buf)-len(c.buf) >= size {
 			return c
@@ -95,19 +95,19 @@ func (o *outbox) last(size int) *chunk {
 	default:
 		buf = make([]byte, 0, chunkSize)
 	}
-	o.mu.chunks = append(o.mu.chunks, chunk{buf: buf})
+	o.mu.chunks = append(o.mu.chunks, outboxChunk{buf: buf})
 	return &o.mu.chunks[len(o.mu.chunks)-1]
 }
 
 // pop removes the oldest chunk. ok is false if there is none; done is true if there will be none.
-func (o *outbox) pop() (c chunk, ok, done bool) {
+func (o *outbox) pop() (c outboxChunk, ok, done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.mu.head == len(o.mu.chunks) {
-		return chunk{}, false, o.mu.closed
+		return outboxChunk{}, false, o.mu.closed
 	}
 	c = o.mu.chunks[o.mu.head]
-	o.mu.chunks[o.mu.head] = chunk{}
+	o.mu.chunks[o.mu.head] = outboxChunk{}
 	o.mu.head++
 	switch rest := len(o.mu.chunks) - o.mu.head; {
 	case rest == 0:
@@ -122,7 +122,7 @@ func (o *outbox) pop() (c chunk, ok, done bool) {
 	return c, true, false
 }
 
-func (o *outbox) recycle(c chunk) {
+func (o *outbox) recycleChunk(c outboxChunk) {
 	if cap(c.buf) != chunkSize {
 		return
 	}
@@ -135,18 +135,18 @@ func (o *outbox) recycle(c chunk) {
 
 // writeQueued writes pushed messages until ctx ends, w fails, or the outbox is closed and empty,
 // which returns nil.
-func (o *outbox) run(ctx context.Context, w io.Writer) error {
+func (o *outbox) writeQueued(ctx context.Context, w io.Writer) error {
 	for {
 		c, ok, done := o.pop()
 		switch {
 		case done:
 			return nil
 		case ok:
-			signal(o.room)
+			notify(o.room)
 			if _, err := w.Write(c.buf); err != nil {
 				return err
 			}
-			o.recycle(c)
+			o.recycleChunk(c)
 			continue
 		}
 		select {
@@ -158,14 +158,14 @@ func (o *outbox) run(ctx context.Context, w io.Writer) error {
 }
 
 // closeWhenEmpty ends writeQueued once everything is written. Nothing more can be queued.
-func (o *outbox) close() {
+func (o *outbox) closeWhenEmpty() {
 	o.mu.Lock()
 	o.mu.closed = true
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 }
 
-func signal(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

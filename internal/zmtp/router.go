@@ -11,11 +11,11 @@ import (
 // Router exchanges messages with many peers, which it addresses by identity. Its methods may be
 // called concurrently.
 type Router struct {
-	o    Options
-	addr Endpoint
-	in   chan routed
-	life *lifetime
-	mu   struct {
+	o        Options
+	addr     Endpoint
+	in       chan routedMessage
+	lifetime *lifetime
+	mu       struct {
 		sync.Mutex
 		peers map[string]*routerPeer
 		ids   uint32 // number of identities assigned to peers without one
@@ -24,12 +24,12 @@ type Router struct {
 
 // routerPeer is a connected peer.
 type routerPeer struct {
-	out  *outbox
-	kick context.CancelFunc // closes the connection
+	out        *outbox
+	disconnect context.CancelFunc // closes the connection
 }
 
 // routedMessage is a received message with the sender's identity.
-type routed struct {
+type routedMessage struct {
 	id     []byte
 	frames [][]byte
 }
@@ -45,10 +45,10 @@ func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 
 // serveRouter is ListenRouter on an open listener.
 func serveRouter(ln net.Listener, o Options) *Router {
-	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routed, inbox), life: newLifetime(ln)}
+	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routedMessage, inboxMessages), lifetime: newLifetime(ln)}
 	r.mu.peers = make(map[string]*routerPeer)
-	r.life.begin(context.Background(), func(ctx context.Context) {
-		acceptAll(ctx, ln, typeRouter, &r.o, r.serve)
+	r.lifetime.start(context.Background(), func(ctx context.Context) {
+		acceptAll(ctx, ln, typeRouter, &r.o, r.servePeer)
 	})
 	return r
 }
@@ -59,7 +59,7 @@ func (r *Router) Recv(ctx context.Context) (id []byte, frames [][]byte, err erro
 	select {
 	case m := <-r.in:
 		return m.id, m.frames, nil
-	case <-r.life.closing:
+	case <-r.lifetime.closing:
 		return nil, nil, ErrClosed
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
@@ -90,11 +90,11 @@ func (r *Router) Addr() Endpoint { return r.addr }
 
 // Close sends queued messages, for at most Options.Linger, and closes all connections.
 func (r *Router) Close() error {
-	r.life.end(r.o.Linger, func() int {
+	r.lifetime.shutdown(r.o.Linger, func() int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, p := range r.mu.peers {
-			p.out.close()
+			p.out.closeWhenEmpty()
 		}
 		return len(r.mu.peers)
 	})
@@ -102,23 +102,23 @@ func (r *Router) Close() error {
 }
 
 // servePeer receives from one peer and sends to it until it disconnects.
-func (r *Router) serve(ctx context.Context, l *link) error {
+func (r *Router) servePeer(ctx context.Context, l *peerConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p := &routerPeer{newOutbox(&r.o), cancel}
-	id, ok := r.add(l.peer.identity, p)
+	id, ok := r.addPeer(l.peer.identity, p)
 	if !ok {
 		_ = l.conn.Close()
 		return ErrClosed
 	}
-	defer r.remove(id, p)
-	return exchange(ctx, l, p.out, func(frames [][]byte, _ command) error {
+	defer r.removePeer(id, p)
+	return exchangeMessages(ctx, l, p.out, func(frames [][]byte, _ peerCommand) error {
 		if frames == nil {
 			return nil // not a command for a router
 		}
 		select {
-		case r.in <- routed{[]byte(id), clone(frames)}:
-		case <-r.life.closing: // no receiver is left
+		case r.in <- routedMessage{[]byte(id), cloneMessage(frames)}:
+		case <-r.lifetime.closing: // no receiver is left
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -129,10 +129,10 @@ func (r *Router) serve(ctx context.Context, l *link) error {
 // addPeer registers a peer. A peer with the identity of an existing one replaces it: it is the same
 // peer which dialled again before its old connection was known to be lost. A peer without identity
 // gets five bytes that begin with zero, as in libzmq.
-func (r *Router) add(id string, p *routerPeer) (string, bool) {
+func (r *Router) addPeer(id string, p *routerPeer) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.life.isClosing() {
+	if r.lifetime.isClosing() {
 		return "", false
 	}
 	if id == "" || id[0] == 0 { // peers may not choose an identity that begins with zero
@@ -140,13 +140,13 @@ func (r *Router) add(id string, p *routerPeer) (string, bool) {
 		id = string(binary.BigEndian.AppendUint32([]byte{0}, r.mu.ids))
 	}
 	if old := r.mu.peers[id]; old != nil {
-		old.kick()
+		old.disconnect()
 	}
 	r.mu.peers[id] = p
 	return id, true
 }
 
-func (r *Router) remove(id string, p *routerPeer) {
+func (r *Router) removePeer(id string, p *routerPeer) {
 	r.mu.Lock()
 	if r.mu.peers[id] == p {
 		delete(r.mu.peers, id)

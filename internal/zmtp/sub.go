@@ -18,24 +18,24 @@ import (
 func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
-	if err := s.check(); err != nil {
+	if err := s.checkPrefixes(); err != nil {
 		return err
 	}
-	return persist(ctx, ep, typeSub, &o, func(ctx context.Context, l *link) error {
-		defer closeWith(ctx, l.conn)()
-		if err := s.announce(l); err != nil {
+	return keepDialing(ctx, ep, typeSub, &o, func(ctx context.Context, l *peerConn) error {
+		defer closeOnDone(ctx, l.conn)()
+		if err := s.sendSubscriptions(l); err != nil {
 			return err
 		}
 		for {
-			frames, _, err := l.next()
+			frames, _, err := l.nextMessage()
 			switch {
 			case err != nil:
 				return err
 			case frames == nil:
 				continue // not a command for a subscriber
 			}
-			l.stand()
-			if !s.wants(frames) {
+			l.markConnected()
+			if !s.matches(frames) {
 				continue
 			}
 			if err := recv(frames); err != nil {
@@ -51,21 +51,21 @@ func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, r
 func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
-	if err := s.check(); err != nil {
+	if err := s.checkPrefixes(); err != nil {
 		_ = ln.Close()
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	turns := make(chan *turn)
+	turns := make(chan *readTurn)
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	go func() {
 		defer close(done)
-		acceptAll(ctx, ln, typeSub, &o, func(ctx context.Context, l *link) error {
-			return s.listen(ctx, l, turns)
+		acceptAll(ctx, ln, typeSub, &o, func(ctx context.Context, l *peerConn) error {
+			return s.readPublisher(ctx, l, turns)
 		})
 	}()
-	err := s.takeTurns(ctx, turns, done, recv)
+	err := s.serveTurns(ctx, turns, done, recv)
 	cancel(err)
 	stop()
 	_ = ln.Close()
@@ -74,13 +74,13 @@ func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o 
 }
 
 // readTurn is a connection with messages which waits for its turn to be read.
-type turn struct {
-	l    *link
+type readTurn struct {
+	l    *peerConn
 	done chan error // result of the turn; capacity one
 }
 
 // serveTurns calls recv with the messages of one connection after another.
-func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <-chan struct{}, recv func([][]byte) error) error {
+func (s *subscription) serveTurns(ctx context.Context, turns <-chan *readTurn, done <-chan struct{}, recv func([][]byte) error) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,7 +88,7 @@ func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <
 		case <-done:
 			return fmt.Errorf("accept: %w", net.ErrClosed)
 		case t := <-turns:
-			final, err := s.drain(t.l, recv)
+			final, err := s.drainConn(t.l, recv)
 			t.done <- err
 			if final != nil {
 				return final
@@ -98,9 +98,9 @@ func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <
 }
 
 // drainConn passes the messages received over l to recv. final is an error of recv, err one of l.
-func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err error) {
+func (s *subscription) drainConn(l *peerConn, recv func([][]byte) error) (final, err error) {
 	for {
-		frames, c, err := l.buffered()
+		frames, c, err := l.nextBuffered()
 		switch {
 		case err != nil:
 			return nil, err
@@ -109,8 +109,8 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 		case frames == nil:
 			continue
 		}
-		l.stand()
-		if !s.wants(frames) {
+		l.markConnected()
+		if !s.matches(frames) {
 			continue
 		}
 		if err := recv(frames); err != nil {
@@ -120,12 +120,12 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 }
 
 // readPublisher reads from one publisher that dialled, in turns with the others.
-func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) error {
-	defer closeWith(ctx, l.conn)()
-	if err := s.announce(l); err != nil {
+func (s *subscription) readPublisher(ctx context.Context, l *peerConn, turns chan<- *readTurn) error {
+	defer closeOnDone(ctx, l.conn)()
+	if err := s.sendSubscriptions(l); err != nil {
 		return err
 	}
-	t := &turn{l: l, done: make(chan error, 1)}
+	t := &readTurn{l: l, done: make(chan error, 1)}
 	for {
 		select {
 		case turns <- t:
@@ -135,7 +135,7 @@ func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) 
 		if err := <-t.done; err != nil { // the goroutine which took the turn always answers
 			return err
 		}
-		if err := l.fill(); err != nil {
+		if err := l.readMore(); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func newSubscription(prefixes []string) *subscription {
 // maxPrefix bounds a prefix, in bytes.
 const maxPrefix = 1 << 10
 
-func (s *subscription) check() error {
+func (s *subscription) checkPrefixes() error {
 	if len(s.prefixes) > maxPrefixes {
 		return fmt.Errorf("subscribe: %d prefixes, at most %d are allowed", len(s.prefixes), maxPrefixes)
 	}
@@ -179,8 +179,8 @@ func (s *subscription) check() error {
 // sendSubscriptions sends the subscriptions to the publisher at the other end of l: as commands
 // from ZMTP 3.1 on, as messages that begin with 1 before. The answer to the PING which follows them
 // shows that they are active.
-func (s *subscription) announce(l *link) error {
-	l.direct()
+func (s *subscription) sendSubscriptions(l *peerConn) error {
+	l.writeCommandsDirectly()
 	var b []byte
 	for _, p := range s.prefixes {
 		if l.peer.minor >= 1 {
@@ -196,15 +196,15 @@ func (s *subscription) announce(l *link) error {
 		return err
 	}
 	if l.peer.minor < 1 {
-		l.stand()
+		l.markConnected()
 	}
-	l.start()
+	l.startHeartbeat()
 	return nil
 }
 
 // matches reports whether a message matches the subscription. Publishers filter, but a publisher
 // may send more.
-func (s *subscription) wants(frames [][]byte) bool {
+func (s *subscription) matches(frames [][]byte) bool {
 	if s.all {
 		return true
 	}

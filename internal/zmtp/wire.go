@@ -134,14 +134,14 @@ func splitCommand(body []byte) (name, data []byte, err error) {
 }
 
 // peerInfo is what a peer declared about itself.
-type hello struct {
+type peerInfo struct {
 	minor    int    // of the protocol that both sides speak
 	socket   string // its socket type, "" if not declared
 	identity string
 }
 
 // readMetadata sets h from the properties of READY.
-func (h *hello) readMetadata(data []byte) error {
+func (h *peerInfo) readMetadata(data []byte) error {
 	for len(data) > 0 {
 		n := int(data[0])
 		if n == 0 || len(data) < 1+n+4 {

@@ -52,7 +52,7 @@ type Options struct {
 	Identity string
 	// OnState, if set, is called for connections that are established, lost or refused. The
 	// socket's goroutines call it, in order for each peer. It must not block.
-	OnState func(State)
+	OnState func(ConnState)
 }
 
 func (o Options) withDefaults() Options {
@@ -70,21 +70,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o *Options) tell(s State) {
+func (o *Options) reportState(s ConnState) {
 	if o.OnState != nil {
 		o.OnState(s)
 	}
 }
 
 // ConnState is a change of a connection's state.
-type State struct {
-	Kind StateKind
+type ConnState struct {
+	Kind ConnStateKind
 	Peer string // the peer's address; for dialled connections the endpoint
 	Err  error  // why it was lost or refused; nil when connected
 }
 
 // ConnStateKind is the kind of a ConnState.
-type StateKind uint8
+type ConnStateKind uint8
 
 const (
 	// Connected means that the handshake is done. For a SUB, the subscriptions are active too: the
@@ -92,7 +92,7 @@ const (
 	// package has then applied them, and everything it publishes from then on arrives; libzmq
 	// applies them before it answers. A peer of ZMTP 3.0 does not know PING; for it Connected only
 	// means that the subscriptions were sent.
-	Connected StateKind = iota + 1
+	Connected ConnStateKind = iota + 1
 	// Lost means that a Connected connection has ended.
 	Lost
 	// Refused means that no connection was established: no process listens, the handshake failed,
@@ -101,7 +101,7 @@ const (
 )
 
 // String returns the name of k.
-func (k StateKind) String() string {
+func (k ConnStateKind) String() string {
 	switch k {
 	case Connected:
 		return "connected"

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/test/fleet"
 )
 
@@ -34,8 +34,8 @@ func serveEngine(ctx context.Context, args []string) error {
 		return err
 	}
 	size := pipe.Tokenizer.VocabSize()
-	s, err := mimic.New(mimic.Config{
-		Dialect: mimic.VLLM, Pipe: pipe, Models: []string{fleet.Model}, Root: args[0], Seed: 1,
+	s, err := enginemock.New(enginemock.Config{
+		Dialect: enginemock.VLLM, Pipe: pipe, Models: []string{fleet.Model}, Root: args[0], Seed: 1,
 		HTTPAddr: args[1], KVEvents: "tcp://" + args[2], KVReplay: "tcp://" + args[3],
 		Open: func(int) (engine.Engine, error) {
 			return tiny.New(ctx, tiny.Config{Name: fleet.Model, Vocabulary: tiny.Vocabulary{Size: size}, BlockSize: 16, Blocks: 2048})
@@ -48,7 +48,7 @@ func serveEngine(ctx context.Context, args []string) error {
 }
 
 // mockEngines are processes of that kind.
-type engines struct {
+type mockEngines struct {
 	dir  string // of the tokenizer
 	all  []*fleet.Process
 	http []string
@@ -56,25 +56,25 @@ type engines struct {
 }
 
 // startEngines starts n engines.
-func (e *env) startEngines(ctx context.Context, n int) (_ *engines, err error) {
+func (e *testEnv) startEngines(ctx context.Context, n int) (_ *mockEngines, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	e.fleets++
-	g := &engines{dir: filepath.Join(e.dir, fmt.Sprintf("%02d-%s-engines", e.fleets, e.name))}
+	g := &mockEngines{dir: filepath.Join(e.dir, fmt.Sprintf("%02d-%s-engines", e.fleets, e.name))}
 	if err := writeTokenizer(g.dir); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.close())
+			err = errors.Join(err, g.stopAll())
 		}
 	}()
 	for i := range n {
 		var addrs [3]string
 		for j := range addrs {
-			if addrs[j], err = e.ports.Addr("127.0.0.1"); err != nil {
+			if addrs[j], err = e.ports.ReserveAddr("127.0.0.1"); err != nil {
 				return nil, err
 			}
 		}
@@ -111,7 +111,7 @@ func writeTokenizer(dir string) error {
 }
 
 // stopAll stops them.
-func (g *engines) close() error {
+func (g *mockEngines) stopAll() error {
 	var errs []error
 	for _, p := range g.all {
 		_ = p.Resume() // a paused process would not get the signal
@@ -121,8 +121,8 @@ func (g *engines) close() error {
 }
 
 // setFaults replaces the faults of an engine.
-func (g *engines) set(ctx context.Context, i int, faults ...mimic.Fault) error {
-	body, err := json.Marshal(map[string]any{"faults": append([]mimic.Fault{}, faults...)})
+func (g *mockEngines) setFaults(ctx context.Context, i int, faults ...enginemock.Fault) error {
+	body, err := json.Marshal(map[string]any{"faults": append([]enginemock.Fault{}, faults...)})
 	if err != nil {
 		return err
 	}

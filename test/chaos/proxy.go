@@ -12,11 +12,11 @@ import (
 // cutProxyConn forwards connections to one address until it is cut: then no byte and no end of a connection
 // passes, in either direction, without notice. New connections are accepted and left without an answer. When
 // the cut ends, the held-up data arrives, as after a network outage under TCP.
-type proxy struct {
+type cutProxyConn struct {
 	target string
 	ln     net.Listener
 	wg     sync.WaitGroup
-	bits   flipper
+	bits   bitFlipper
 	mu     struct {
 		sync.Mutex
 		open   chan struct{} // closed while bytes may pass
@@ -29,23 +29,23 @@ type proxy struct {
 const dialPatience = 2 * time.Second
 
 // newCutProxyConn listens at addr and forwards to target.
-func newProxy(addr, target string) (*proxy, error) {
+func newCutProxyConn(addr, target string) (*cutProxyConn, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{target: target, ln: ln}
+	p := &cutProxyConn{target: target, ln: ln}
 	p.mu.open = make(chan struct{})
 	close(p.mu.open)
 	p.mu.conns = map[net.Conn]bool{}
-	p.wg.Go(p.accept)
+	p.wg.Go(p.acceptConns)
 	return p, nil
 }
 
-func (p *proxy) addr() string { return p.ln.Addr().String() }
+func (p *cutProxyConn) listenAddr() string { return p.ln.Addr().String() }
 
 // cutTraffic holds everything up until restoreTraffic.
-func (p *proxy) cut() {
+func (p *cutProxyConn) cutTraffic() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -56,7 +56,7 @@ func (p *proxy) cut() {
 }
 
 // restoreTraffic ends a cut.
-func (p *proxy) mend() {
+func (p *cutProxyConn) restoreTraffic() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -67,9 +67,9 @@ func (p *proxy) mend() {
 }
 
 // closeAll ends everything, and waits.
-func (p *proxy) close() {
+func (p *cutProxyConn) closeAll() {
 	_ = p.ln.Close()
-	p.mend()
+	p.restoreTraffic()
 	p.mu.Lock()
 	p.mu.closed = true
 	for c := range p.mu.conns {
@@ -80,8 +80,8 @@ func (p *proxy) close() {
 }
 
 // awaitOpen waits until b may pass, and damages it if flipping is on.
-func (p *proxy) pass(b []byte) {
-	p.bits.flip(b)
+func (p *cutProxyConn) awaitOpen(b []byte) {
+	p.bits.damageBytes(b)
 	p.mu.Lock()
 	open := p.mu.open
 	p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *proxy) pass(b []byte) {
 }
 
 // addConn registers a connection for closeAll; false after closeAll.
-func (p *proxy) keep(c net.Conn) bool {
+func (p *cutProxyConn) addConn(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -99,43 +99,43 @@ func (p *proxy) keep(c net.Conn) bool {
 	return true
 }
 
-func (p *proxy) drop(c net.Conn) {
+func (p *cutProxyConn) dropConn(c net.Conn) {
 	_ = c.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.conns, c)
 }
 
-func (p *proxy) accept() {
+func (p *cutProxyConn) acceptConns() {
 	for {
 		c, err := p.ln.Accept()
 		if err != nil {
 			return // closed
 		}
-		p.wg.Go(func() { p.serve(c) })
+		p.wg.Go(func() { p.serveConn(c) })
 	}
 }
 
-func (p *proxy) serve(in net.Conn) {
-	defer p.drop(in)
-	if !p.keep(in) {
+func (p *cutProxyConn) serveConn(in net.Conn) {
+	defer p.dropConn(in)
+	if !p.addConn(in) {
 		return
 	}
-	p.pass(nil)
+	p.awaitOpen(nil)
 	out, err := net.DialTimeout("tcp", p.target, dialPatience)
 	if err != nil {
 		return
 	}
-	defer p.drop(out)
-	if !p.keep(out) {
+	defer p.dropConn(out)
+	if !p.addConn(out) {
 		return
 	}
-	join(in, out, p.pass)
+	joinConns(in, out, p.awaitOpen)
 }
 
 // joinConns copies between two connections until both directions have ended; it calls pass before anything
 // goes through, with nil for an end. An end without an error is forwarded as such, an error ends both.
-func join(a, b net.Conn, pass func([]byte)) {
+func joinConns(a, b net.Conn, pass func([]byte)) {
 	var both sync.WaitGroup
 	way := func(dst, src net.Conn) {
 		err := copyThrough(dst, src, pass)
@@ -175,7 +175,7 @@ func copyThrough(dst io.Writer, src io.Reader, pass func([]byte)) error {
 
 // connBalancer forwards each connection to one of several processes, in turn, and tries the next one if it
 // cannot connect. It does not look at requests, check health, or retry.
-type balancer struct {
+type connBalancer struct {
 	ln     net.Listener
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -188,12 +188,12 @@ type balancer struct {
 	}
 }
 
-func newBalancer(addr string, targets ...string) (*balancer, error) {
+func newConnBalancer(addr string, targets ...string) (*connBalancer, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	b := &balancer{ln: ln}
+	b := &connBalancer{ln: ln}
 	b.mu.targets = targets
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
@@ -203,23 +203,23 @@ func newBalancer(addr string, targets ...string) (*balancer, error) {
 			if err != nil {
 				return // closed
 			}
-			b.wg.Go(func() { b.serve(ctx, c) })
+			b.wg.Go(func() { b.serveConn(ctx, c) })
 		}
 	})
 	return b, nil
 }
 
-func (b *balancer) url() string { return "http://" + b.ln.Addr().String() }
+func (b *connBalancer) baseURL() string { return "http://" + b.ln.Addr().String() }
 
 // closeAll ends all connections and waits.
-func (b *balancer) close() {
+func (b *connBalancer) closeAll() {
 	_ = b.ln.Close()
 	b.cancel()
 	b.wg.Wait()
 }
 
 // targetOrder returns all targets, starting with the next in turn.
-func (b *balancer) order() []string {
+func (b *connBalancer) targetOrder() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.next++
@@ -232,15 +232,15 @@ func (b *balancer) order() []string {
 
 // retryCounts returns how many connects went to another process than the next in turn, and how many
 // connections found none.
-func (b *balancer) retries() (refused, lost int) {
+func (b *connBalancer) retryCounts() (refused, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.refused, b.mu.lost
 }
 
-func (b *balancer) serve(ctx context.Context, in net.Conn) {
+func (b *connBalancer) serveConn(ctx context.Context, in net.Conn) {
 	defer in.Close()
-	out := b.dial(ctx)
+	out := b.dialNext(ctx)
 	if out == nil {
 		return
 	}
@@ -250,13 +250,13 @@ func (b *balancer) serve(ctx context.Context, in net.Conn) {
 		_ = out.Close()
 	})
 	defer stop()
-	join(in, out, func([]byte) {})
+	joinConns(in, out, func([]byte) {})
 }
 
 // dialNext connects to the first target which accepts the connection.
-func (b *balancer) dial(ctx context.Context) net.Conn {
+func (b *connBalancer) dialNext(ctx context.Context) net.Conn {
 	d := net.Dialer{Timeout: dialPatience}
-	for _, target := range b.order() {
+	for _, target := range b.targetOrder() {
 		out, err := d.DialContext(ctx, "tcp", target)
 		if err == nil {
 			return out

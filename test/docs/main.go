@@ -51,14 +51,14 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r := runner{out: os.Stdout}
+	r := docRunner{out: os.Stdout}
 	flag.StringVar(&r.bin, "bin", "./penstock", "the binary that blocks run")
 	flag.StringVar(&r.root, "root", ".", "the repository")
 	flag.IntVar(&r.jobs, "j", runtime.NumCPU()+2, "how many groups of blocks run at once")
 	flag.BoolVar(&r.sequential, "sequential", false, "use no namespaces: one group after another, and none that needs other hosts")
 	flag.BoolVar(&r.list, "list", false, "print the blocks and their kinds, and run nothing")
 	flag.Parse()
-	exitOn(r.run(ctx, flag.Args()))
+	exitOn(r.runFiles(ctx, flag.Args()))
 }
 
 func exitOn(err error) {
@@ -69,7 +69,7 @@ func exitOn(err error) {
 }
 
 // docRunner runs the blocks of files and reports their outcomes.
-type runner struct {
+type docRunner struct {
 	bin, root        string
 	jobs             int
 	list, sequential bool
@@ -86,14 +86,14 @@ type runner struct {
 	}
 }
 
-func (r *runner) run(ctx context.Context, files []string) (err error) {
+func (r *docRunner) runFiles(ctx context.Context, files []string) (err error) {
 	begin := time.Now()
 	if len(files) == 0 {
-		if files, err = documents(r.root); err != nil {
+		if files, err = listDocuments(r.root); err != nil {
 			return err
 		}
 	}
-	all, texts, err := r.read(files)
+	all, texts, err := r.readGroups(files)
 	if err != nil || r.list {
 		return err
 	}
@@ -110,7 +110,7 @@ func (r *runner) run(ctx context.Context, files []string) (err error) {
 }
 
 // listDocuments returns the Markdown files whose blocks run.
-func documents(root string) ([]string, error) {
+func listDocuments(root string) ([]string, error) {
 	files := []string{"README.md"}
 	for _, dir := range []string{"docs", "examples"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
@@ -128,7 +128,7 @@ func documents(root string) ([]string, error) {
 }
 
 // readGroups returns the groups of all files, slow ones first.
-func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
+func (r *docRunner) readGroups(files []string) (all [][]*docBlock, texts int, err error) {
 	ci, _ := os.ReadFile(filepath.Join(r.root, ".ci/run"))
 	r.ci = string(ci)
 	for _, f := range files {
@@ -136,7 +136,7 @@ func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		blocks, err := parse(f, string(source))
+		blocks, err := parseBlocks(f, string(source))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -148,25 +148,25 @@ func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
 				fmt.Fprintln(r.out, b, b.Kind, b.Options)
 			}
 		}
-		runs, n, err := groups(blocks)
+		runs, n, err := groupBlocks(blocks)
 		if err != nil {
 			return nil, 0, err
 		}
 		all, texts = append(all, runs...), texts+n
 	}
-	slices.SortStableFunc(all, func(a, b []*block) int { return int(longest(b) - longest(a)) })
+	slices.SortStableFunc(all, func(a, b []*docBlock) int { return int(longestLimit(b) - longestLimit(a)) })
 	return all, texts, nil
 }
 
-func longest(g []*block) (t time.Duration) {
+func longestLimit(g []*docBlock) (t time.Duration) {
 	for _, b := range g {
-		t = max(t, b.Options.limit())
+		t = max(t, b.Options.timeLimit())
 	}
 	return t
 }
 
 // setUp makes the directory of the programs on the blocks' PATH.
-func (r *runner) setUp() (err error) {
+func (r *docRunner) setUp() (err error) {
 	if r.root, err = filepath.Abs(r.root); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (r *runner) setUp() (err error) {
 		return err
 	}
 	if !r.sequential {
-		r.unshare = unshare()
+		r.unshare = unshareCommand()
 	}
 	if r.unshare == nil {
 		fmt.Fprintln(r.out, "no namespaces (they take root, or users that may make them): blocks run one after another")
@@ -209,7 +209,7 @@ func (r *runner) setUp() (err error) {
 	return nil
 }
 
-func (r *runner) runAll(ctx context.Context, all [][]*block) {
+func (r *docRunner) runAll(ctx context.Context, all [][]*docBlock) {
 	slots := make(chan struct{}, r.jobs)
 	var done sync.WaitGroup
 	for i, g := range all {
@@ -220,22 +220,22 @@ func (r *runner) runAll(ctx context.Context, all [][]*block) {
 		}
 		done.Go(func() {
 			defer func() { <-slots }()
-			r.report(g, r.group(ctx, filepath.Join(r.dir, fmt.Sprint(i)), g))
+			r.reportGroup(g, r.runGroup(ctx, filepath.Join(r.dir, fmt.Sprint(i)), g))
 		})
 	}
 	done.Wait()
 }
 
 // runGroup runs blocks in their own process.
-func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
-	all := make([]outcome, len(g))
+func (r *docRunner) runGroup(ctx context.Context, dir string, g []*docBlock) []blockOutcome {
+	all := make([]blockOutcome, len(g))
 	if r.unshare == nil && needsNamespace(g) {
 		for i := range all {
 			all[i].Skipped = []string{"all: it names hosts that exist in a network namespace only"}
 		}
 		return all
 	}
-	fail := func(err error, more []byte) []outcome {
+	fail := func(err error, more []byte) []blockOutcome {
 		for i := range all {
 			all[i].Failed = fmt.Sprintf("%v %s", err, more)
 		}
@@ -246,7 +246,7 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 		return fail(err, nil)
 	}
 	defer os.RemoveAll(dir)
-	in, err := json.Marshal(task{Blocks: g, Root: r.root, Work: work, Alone: r.unshare != nil})
+	in, err := json.Marshal(sessionTask{Blocks: g, Root: r.root, Work: work, Alone: r.unshare != nil})
 	if err != nil {
 		return fail(err, nil)
 	}
@@ -256,7 +256,7 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 	}
 	args := append(slices.Clone(r.unshare), self, "-task")
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdin, cmd.Env, cmd.Dir = bytes.NewReader(in), r.environment(dir), work
+	cmd.Stdin, cmd.Env, cmd.Dir = bytes.NewReader(in), r.groupEnvironment(dir), work
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -271,7 +271,7 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 
 // groupEnvironment returns an environment without machine-specific settings: no proxies, and a new home, but
 // Go's caches.
-func (r *runner) environment(dir string) []string {
+func (r *docRunner) groupEnvironment(dir string) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		name, value, _ := strings.Cut(v, "=")
@@ -292,7 +292,7 @@ func (r *runner) environment(dir string) []string {
 
 // copyTree makes the directory in which blocks run: a copy of the whole repository if they build, else of the
 // files which they read.
-func (r *runner) copyTree(work string, g []*block) error {
+func (r *docRunner) copyTree(work string, g []*docBlock) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (r *runner) copyTree(work string, g []*block) error {
 }
 
 // reportGroup prints a line for each block, and why it failed.
-func (r *runner) report(g []*block, all []outcome) {
+func (r *docRunner) reportGroup(g []*docBlock, all []blockOutcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, o := range all {

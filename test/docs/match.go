@@ -9,18 +9,18 @@ import (
 )
 
 var (
-	numbers = regexp.MustCompile(`-?\d[\d.,]*`)
-	spaces  = regexp.MustCompile(`\s+`)
+	numberPattern = regexp.MustCompile(`-?\d[\d.,]*`)
+	spacePattern  = regexp.MustCompile(`\s+`)
 )
 
 // normalizeLine removes differences in numbers and column widths.
-func normalize(line string) string {
-	line = numbers.ReplaceAllString(line, "0")
-	return strings.TrimSpace(spaces.ReplaceAllString(line, " "))
+func normalizeLine(line string) string {
+	line = numberPattern.ReplaceAllString(line, "0")
+	return strings.TrimSpace(spacePattern.ReplaceAllString(line, " "))
 }
 
 // matchesLine reports whether a line of a document matches a printed one: "…" matches anything.
-func matches(document, printed string) bool {
+func matchesLine(document, printed string) bool {
 	parts := strings.Split(document, "…")
 	if len(parts) == 1 {
 		return document == printed
@@ -32,20 +32,20 @@ func matches(document, printed string) bool {
 }
 
 // firstColumn is the first column of a line.
-func label(line string) string {
+func firstColumn(line string) string {
 	line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
-	return normalize(line)
+	return normalizeLine(line)
 }
 
 // compareOutput looks for every line of a document in the output, in the same order. Numbers and column
 // widths do not count, unless the options say so.
-func compare(document, printed string, o options) error {
-	clean := normalize
+func compareOutput(document, printed string, o blockOptions) error {
+	clean := normalizeLine
 	switch {
-	case o.has("exact"):
+	case o.hasOption("exact"):
 		clean = func(s string) string { return strings.TrimRight(s, " ") }
-	case o.has("labels"):
-		clean = label
+	case o.hasOption("labels"):
+		clean = firstColumn
 	}
 	rest := strings.Split(printed, "\n")
 	for line := range strings.Lines(document) {
@@ -54,7 +54,7 @@ func compare(document, printed string, o options) error {
 			continue
 		}
 		at := 0
-		for at < len(rest) && !matches(want, clean(rest[at])) {
+		for at < len(rest) && !matchesLine(want, clean(rest[at])) {
 			at++
 		}
 		if at == len(rest) {

@@ -10,11 +10,11 @@ import (
 )
 
 // blockOptions are the options in the comment before a block: words, and words with a value.
-type options map[string]string
+type blockOptions map[string]string
 
 // knownOptions are all options. The kinds override the kind of the block.
-var known = []string{
-	string(commands), string(output), string(yamlFile), string(jsonFile), string(pythonIn), string(textOnly),
+var knownOptions = []string{
+	string(commandBlock), string(outputBlock), string(yamlFile), string(jsonFile), string(pythonBlock), string(textBlock),
 	"continues",    // uses the processes, files and variables of the previous block
 	"exact",        // output must be identical, including numbers
 	"joined",       // output is one line, which the document has in several
@@ -32,15 +32,15 @@ var known = []string{
 	"ready",        // what a command which serves prints when it is ready; it then runs until the end of the group
 }
 
-func (o options) has(name string) bool {
+func (o blockOptions) hasOption(name string) bool {
 	_, ok := o[name]
 	return ok
 }
 
 // parseOptions reads NAME, NAME=VALUE and NAME="VALUE, WITH COMMAS" (or in single quotes), separated by
 // commas.
-func parseOptions(s string) (options, error) {
-	o := options{}
+func parseOptions(s string) (blockOptions, error) {
+	o := blockOptions{}
 	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
 		end := strings.IndexAny(s, ",=")
 		if end < 0 {
@@ -53,8 +53,8 @@ func parseOptions(s string) (options, error) {
 				return nil, fmt.Errorf("option %s: the quote does not end", name)
 			}
 		}
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("there is no option %q; there are %s", name, strings.Join(known, ", "))
+		if !slices.Contains(knownOptions, name) {
+			return nil, fmt.Errorf("there is no option %q; there are %s", name, strings.Join(knownOptions, ", "))
 		}
 		o[name] = value
 		s = strings.TrimPrefix(strings.TrimSpace(rest), ",")
@@ -80,7 +80,7 @@ func cutValue(s string) (value, rest string, ok bool) {
 }
 
 // timeLimit is the time limit of one command of the block.
-func (o options) limit() time.Duration {
+func (o blockOptions) timeLimit() time.Duration {
 	if t, err := time.ParseDuration(o["timeout"]); err == nil {
 		return t
 	}
@@ -88,7 +88,7 @@ func (o options) limit() time.Duration {
 }
 
 // applyScaled does the replacements of "scaled". Each must have something to replace.
-func (o options) scale(text string) (string, error) {
+func (o blockOptions) applyScaled(text string) (string, error) {
 	if o["scaled"] == "" {
 		return text, nil
 	}

@@ -19,12 +19,12 @@ import (
 
 // runScript executes a file of commands in the directory and with the variables which the previous commands
 // left, and saves its own.
-const run = `
+const runScript = `
 trap 'code=$?; trap - EXIT; { export -p; declare -f; } >"$DOCS_STATE/env"; pwd >"$DOCS_STATE/cwd"; exit $code' EXIT
-` + serve
+` + serveScript
 
 // serveScript is runScript without saving: a process in another terminal.
-const serve = `
+const serveScript = `
 . "$DOCS_STATE/env"
 cd "$(cat "$DOCS_STATE/cwd")"
 set -a -e -o pipefail
@@ -32,7 +32,7 @@ set -a -e -o pipefail
 `
 
 // childProcess is a started command, in its own process group.
-type process struct {
+type childProcess struct {
 	text           string
 	block          int // index of the block which started it
 	cmd            *exec.Cmd
@@ -43,13 +43,13 @@ type process struct {
 
 // startProcess runs the text of a statement with bash. Output goes to files; a process which serves gets a
 // terminal, as for a reader.
-func (s *session) start(text, script string) (*process, error) {
+func (s *docSession) startProcess(text, script string) (*childProcess, error) {
 	s.count++
 	name := filepath.Join(s.state, fmt.Sprint(s.count))
 	if err := os.WriteFile(name, []byte(text+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	p := &process{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
+	p := &childProcess{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
 	p.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", script, "bash", name)
 	p.cmd.Env = append(os.Environ(), "DOCS_STATE="+s.state)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so its own process group
@@ -63,7 +63,7 @@ func (s *session) start(text, script string) (*process, error) {
 	}
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
 	finish := func() { _ = errors.Join(out.Close(), errs.Close()) }
-	if script == serve {
+	if script == serveScript {
 		terminal, copied, err := openTerminal(errs)
 		if err != nil {
 			return nil, errors.Join(err, out.Close(), errs.Close())
@@ -116,20 +116,20 @@ func openTerminal(w io.Writer) (terminal *os.File, copied <-chan struct{}, err e
 }
 
 // awaitExit returns how the process ended, or kills it when ctx ends.
-func (p *process) wait(ctx context.Context) error {
+func (p *childProcess) awaitExit(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
-		p.signal(syscall.SIGKILL)
+		p.sendSignal(syscall.SIGKILL)
 		<-p.done
 		return fmt.Errorf("did not end in time")
 	}
 }
 
-func (p *process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
+func (p *childProcess) sendSignal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-func (p *process) exited() bool {
+func (p *childProcess) hasExited() bool {
 	select {
 	case <-p.done:
 		return true
@@ -138,19 +138,19 @@ func (p *process) exited() bool {
 	}
 }
 
-func (p *process) printed() string {
+func (p *childProcess) readOutput() string {
 	out, _ := os.ReadFile(p.stdout)
 	errs, _ := os.ReadFile(p.stderr)
 	return string(out) + "\n" + strings.ReplaceAll(string(errs), "\r", "")
 }
 
 // awaitReady returns once the process has printed a text, or an error when it ends before.
-func (p *process) awaitReady(ctx context.Context, text string) error {
-	return poll(ctx, func() (bool, error) {
-		if strings.Contains(p.printed(), text) {
+func (p *childProcess) awaitReady(ctx context.Context, text string) error {
+	return pollUntil(ctx, func() (bool, error) {
+		if strings.Contains(p.readOutput(), text) {
 			return true, nil
 		}
-		if p.exited() {
+		if p.hasExited() {
 			return false, fmt.Errorf("ended before it served: %v", p.err)
 		}
 		return false, nil
@@ -159,7 +159,7 @@ func (p *process) awaitReady(ctx context.Context, text string) error {
 
 // pollUntil polls until ask returns true or an error, or ctx ends. Files and process groups do not notify of
 // changes.
-func poll(ctx context.Context, ask func() (bool, error), late error) error {
+func pollUntil(ctx context.Context, ask func() (bool, error), late error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -175,12 +175,12 @@ func poll(ctx context.Context, ask func() (bool, error), late error) error {
 }
 
 // interruptServer sends Ctrl-C to a process which serves, which must then exit with 0.
-func (p *process) interrupt(ctx context.Context) error {
-	if p.exited() {
+func (p *childProcess) interruptServer(ctx context.Context) error {
+	if p.hasExited() {
 		return fmt.Errorf("ended by itself: %v", p.err)
 	}
-	p.signal(syscall.SIGINT)
-	err := p.wait(ctx)
+	p.sendSignal(syscall.SIGINT)
+	err := p.awaitExit(ctx)
 	if strings.HasPrefix(p.text, "go run ") && exitCode(err) == 1 {
 		return nil // go itself exits with 1 after an interrupt, whatever its program does
 	}
@@ -192,10 +192,10 @@ func (p *process) interrupt(ctx context.Context) error {
 
 // terminateGroup ends what a statement left in the background with "&". The session is the parent of orphaned
 // processes, and so collects their exit codes.
-func (p *process) terminate(ctx context.Context) error {
-	p.signal(syscall.SIGTERM)
+func (p *childProcess) terminateGroup(ctx context.Context) error {
+	p.sendSignal(syscall.SIGTERM)
 	var failed error
-	return errors.Join(poll(ctx, func() (bool, error) {
+	return errors.Join(pollUntil(ctx, func() (bool, error) {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-p.cmd.Process.Pid, &status, syscall.WNOHANG, nil)
 		if err != nil { // no process of the group is left

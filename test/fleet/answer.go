@@ -20,7 +20,7 @@ type Choice struct {
 }
 
 // streamChunk is an event of a stream.
-type chunk struct {
+type streamChunk struct {
 	Choices []struct {
 		Index        int     `json:"index"`
 		FinishReason *string `json:"finish_reason"`
@@ -50,7 +50,7 @@ type chunk struct {
 const maxChoices = 128
 
 // addEvent adds an event to the answer, and reports whether it had text.
-func (a *Answer) fold(c *chunk) (text bool, err error) {
+func (a *Answer) addEvent(c *streamChunk) (text bool, err error) {
 	for _, in := range c.Choices {
 		if in.Index < 0 || in.Index >= maxChoices {
 			return text, fmt.Errorf("an event of choice %d", in.Index)
@@ -81,19 +81,19 @@ func (a *Answer) fold(c *chunk) (text bool, err error) {
 }
 
 // AnswerFlaw is the kind of a wrong answer.
-type Flaw string
+type AnswerFlaw string
 
 // The flaws; an answer has its worst.
 const (
-	Same       Flaw = ""
-	Duplicated Flaw = "duplicated" // some text is duplicated, or too much
-	Missing    Flaw = "missing"    // some text is missing
-	Altered    Flaw = "altered"    // it is another answer
+	NoFlaw     AnswerFlaw = ""
+	Duplicated AnswerFlaw = "duplicated" // some text is duplicated, or too much
+	Missing    AnswerFlaw = "missing"    // some text is missing
+	Altered    AnswerFlaw = "altered"    // it is another answer
 )
 
 // Difference is the difference of an answer from the expected one.
 type Difference struct {
-	Flaw   Flaw
+	Flaw   AnswerFlaw
 	Tokens int    // duplicated or missing; for an altered answer the tokens after the change
 	Detail string // for people
 }
@@ -105,12 +105,12 @@ func (a *Answer) Diff(want *Answer) Difference {
 	}
 	for i := range want.Choices {
 		got, want := &a.Choices[i], &want.Choices[i]
-		detail := fmt.Sprintf("choice %d is %s\nwant %s", i, excerpt(got.Text, want.Text), excerpt(want.Text, got.Text))
-		switch flaw := compare([]byte(got.Text), []byte(want.Text)); {
-		case flaw != Same:
-			return Difference{flaw, a.off(got, want), detail}
+		detail := fmt.Sprintf("choice %d is %s\nwant %s", i, excerptDifference(got.Text, want.Text), excerptDifference(want.Text, got.Text))
+		switch flaw := compareSlices([]byte(got.Text), []byte(want.Text)); {
+		case flaw != NoFlaw:
+			return Difference{flaw, a.countTokensOff(got, want), detail}
 		case !slices.Equal(got.Logprobs, want.Logprobs):
-			flaw := compare(got.Logprobs, want.Logprobs)
+			flaw := compareSlices(got.Logprobs, want.Logprobs)
 			return Difference{flaw, max(1, abs(len(got.Logprobs)-len(want.Logprobs))), fmt.Sprintf("choice %d has the text wanted and %d other log-probabilities (%s)", i, len(got.Logprobs), flaw)}
 		case got.Finish != want.Finish:
 			return Difference{Altered, 1, fmt.Sprintf("choice %d finished for %q, want %q", i, got.Finish, want.Finish)}
@@ -124,7 +124,7 @@ func (a *Answer) Diff(want *Answer) Difference {
 
 // countTokensOff estimates how many tokens a choice is off by: exactly where each token has a
 // log-probability, else by the share of the text.
-func (a *Answer) off(got, want *Choice) int {
+func (a *Answer) countTokensOff(got, want *Choice) int {
 	if len(want.Logprobs) > 0 {
 		return max(1, abs(len(got.Logprobs)-len(want.Logprobs)))
 	}
@@ -134,9 +134,9 @@ func (a *Answer) off(got, want *Choice) int {
 
 // compareSlices tells apart duplication, omission and change: the first two leave all of the shorter one in
 // place.
-func compare[T comparable](got, want []T) Flaw {
+func compareSlices[T comparable](got, want []T) AnswerFlaw {
 	if slices.Equal(got, want) {
-		return Same
+		return NoFlaw
 	}
 	head, shorter := 0, min(len(got), len(want))
 	for head < shorter && got[head] == want[head] {
@@ -156,7 +156,7 @@ func compare[T comparable](got, want []T) Flaw {
 }
 
 // excerptDifference is the part of s from shortly before it differs from other.
-func excerpt(s, other string) string {
+func excerptDifference(s, other string) string {
 	at := 0
 	for at < min(len(s), len(other)) && s[at] == other[at] {
 		at++

@@ -18,15 +18,15 @@ import (
 )
 
 // ConnectionMode says how a client uses connections.
-type Connections int
+type ConnectionMode int
 
 // The connection modes.
 const (
 	// FreshConnections opens one per request, so that no request fails because of a connection closed between
 	// requests.
-	Fresh Connections = iota
+	FreshConnections ConnectionMode = iota
 	// KeepAlive keeps them, as official clients do.
-	Kept
+	KeepAlive
 )
 
 // Client sends streamed requests, each exactly once: it never retries, not even where HTTP allows it.
@@ -36,9 +36,9 @@ type Client struct{ http *http.Client }
 const maxRequest = 3 * time.Minute
 
 // NewClient returns a client.
-func NewClient(c Connections) *Client {
+func NewClient(c ConnectionMode) *Client {
 	return &Client{http: &http.Client{Timeout: maxRequest, Transport: &http.Transport{
-		DisableKeepAlives: c == Fresh, MaxIdleConnsPerHost: 1024,
+		DisableKeepAlives: c == FreshConnections, MaxIdleConnsPerHost: 1024,
 		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 	}}}
 }
@@ -63,25 +63,25 @@ type Outcome struct {
 }
 
 // CountMoves returns how often the request went to another worker.
-func (o *Outcome) Moved() int { return max(0, len(o.Workers)-1) }
+func (o *Outcome) CountMoves() int { return max(0, len(o.Workers)-1) }
 
 // Observer is notified of the events of a stream; calls are in order and block it.
 type Observer interface {
 	// OnAccepted is called when the headers have arrived.
-	Accepted(worker uint64)
+	OnAccepted(worker uint64)
 	// OnText is called when the nth event with text has arrived, counted from 1.
-	Text(n int, at time.Time)
+	OnText(n int, at time.Time)
 }
 
 // Stream sends a request and reads its stream to the end. Observer may be nil.
 func (c *Client) Stream(ctx context.Context, url string, r Request, watch Observer) Outcome {
 	o := Outcome{Began: time.Now()}
-	o.Err = c.stream(ctx, url, r, watch, &o)
+	o.Err = c.sendRequest(ctx, url, r, watch, &o)
 	o.Took = time.Since(o.Began)
 	return o
 }
 
-func (c *Client) stream(ctx context.Context, url string, r Request, watch Observer, o *Outcome) error {
+func (c *Client) sendRequest(ctx context.Context, url string, r Request, watch Observer, o *Outcome) error {
 	body := maps.Clone(r.Body)
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	data, err := json.Marshal(body)
@@ -96,7 +96,7 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return plain(err)
+		return stripAddress(err)
 	}
 	defer resp.Body.Close()
 	o.Status, o.RetryAfter = resp.StatusCode, resp.Header.Get("Retry-After")
@@ -108,13 +108,13 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 		return fmt.Errorf("x-penstock-worker: %w", err)
 	}
 	if watch != nil {
-		watch.Accepted(o.Worker)
+		watch.OnAccepted(o.Worker)
 	}
-	return o.read(resp.Body, watch)
+	return o.readStream(resp.Body, watch)
 }
 
 // stripAddress removes address and ports from a network error, so that equal ones count as equal.
-func plain(err error) error {
+func stripAddress(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
@@ -128,7 +128,7 @@ func plain(err error) error {
 }
 
 // readStream reads events to the end of the stream.
-func (o *Outcome) read(body io.Reader, watch Observer) error {
+func (o *Outcome) readStream(body io.Reader, watch Observer) error {
 	last, done := o.Began, false
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
@@ -143,7 +143,7 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 		case done:
 			return errors.New("the stream goes on after [DONE]")
 		}
-		var c chunk
+		var c streamChunk
 		if err := json.Unmarshal([]byte(data), &c); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
@@ -155,7 +155,7 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 				o.Workers = append(o.Workers, w.ID)
 			}
 		}
-		text, err := o.Answer.fold(&c)
+		text, err := o.Answer.addEvent(&c)
 		if err != nil {
 			return err
 		}
@@ -171,11 +171,11 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 		}
 		last = at
 		if watch != nil {
-			watch.Text(o.Texts, at)
+			watch.OnText(o.Texts, at)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("the stream broke off: %w", plain(err))
+		return fmt.Errorf("the stream broke off: %w", stripAddress(err))
 	}
 	unfinished := slices.ContainsFunc(o.Answer.Choices, func(c Choice) bool { return c.Finish == "" })
 	if !done || unfinished {

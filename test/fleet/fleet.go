@@ -88,20 +88,20 @@ type Fleet struct {
 // it; after an error there is nothing to close.
 func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 	f := &Fleet{cfg: cfg}
-	if err := f.start(ctx); err != nil {
-		return nil, errors.Join(err, f.Close(), f.failure())
+	if err := f.startRoles(ctx); err != nil {
+		return nil, errors.Join(err, f.Close(), f.startFailure())
 	}
 	return f, nil
 }
 
-func (f *Fleet) start(ctx context.Context) error {
+func (f *Fleet) startRoles(ctx context.Context) error {
 	if f.cfg.HubHost == "" {
 		f.cfg.HubHost = "127.0.0.1"
 	}
 	if f.cfg.HubData == "" {
 		f.cfg.HubData = filepath.Join(f.cfg.Dir, "hub-data")
 	}
-	addr, err := f.cfg.Ports.Addr(f.cfg.HubHost)
+	addr, err := f.cfg.Ports.ReserveAddr(f.cfg.HubHost)
 	if err != nil {
 		return err
 	}
@@ -110,21 +110,21 @@ func (f *Fleet) start(ctx context.Context) error {
 		return err
 	}
 	for i := range f.cfg.Workers {
-		if err := f.add("worker", i+1); err != nil {
+		if err := f.addRole("worker", i+1); err != nil {
 			return err
 		}
 	}
 	for i := range f.cfg.Routers {
-		if err := f.add("router", i+1); err != nil {
+		if err := f.addRole("router", i+1); err != nil {
 			return err
 		}
 	}
 	for i := range f.cfg.Frontends {
-		if err := f.add("frontend", i+1); err != nil {
+		if err := f.addRole("frontend", i+1); err != nil {
 			return err
 		}
 	}
-	return f.Ready(ctx)
+	return f.WaitReady(ctx)
 }
 
 // startStore starts the process with the NATS server.
@@ -134,22 +134,22 @@ func (f *Fleet) startStore(ctx context.Context, addr string) error {
 		f.Store = NewProcess("nats", filepath.Join(f.cfg.Dir, "nats.log"), f.cfg.NATSServer, "-a", host, "-p", port, "-js", "-sd", f.cfg.HubData)
 		return f.Store.Start()
 	}
-	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+	httpAddr, err := f.cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return err
 	}
 	f.Hub = &Role{Kind: "hub", HTTP: httpAddr, NATS: f.NATS, Args: f.cfg.HubArgs}
-	if err := f.launch(f.Hub, "hub"); err != nil {
+	if err := f.launchRole(f.Hub, "hub"); err != nil {
 		return err
 	}
 	f.Store = f.Hub.Process
-	_, err = Until(ctx, 10*time.Millisecond, startPatience, f.Hub.Alive)
+	_, err = WaitUntil(ctx, 10*time.Millisecond, startPatience, f.Hub.CheckAlive)
 	return err
 }
 
 // addRole starts the nth role of a kind, counted from 1.
-func (f *Fleet) add(kind string, n int) error {
-	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+func (f *Fleet) addRole(kind string, n int) error {
+	httpAddr, err := f.cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return err
 	}
@@ -169,23 +169,23 @@ func (f *Fleet) add(kind string, n int) error {
 		f.Routers = append(f.Routers, r)
 	}
 	if kind != "frontend" {
-		if r.RPC, err = f.cfg.Ports.Addr("127.0.0.1"); err != nil {
+		if r.RPC, err = f.cfg.Ports.ReserveAddr("127.0.0.1"); err != nil {
 			return err
 		}
 	}
-	return f.launch(r, fmt.Sprintf("%s-%d", kind, n))
+	return f.launchRole(r, fmt.Sprintf("%s-%d", kind, n))
 }
 
-func (f *Fleet) launch(r *Role, name string) error {
+func (f *Fleet) launchRole(r *Role, name string) error {
 	if f.cfg.Each != nil {
 		f.cfg.Each(r)
 	}
-	r.Process = NewProcess(name, filepath.Join(f.cfg.Dir, name+".log"), slices.Concat(r.Prefix, []string{f.cfg.Bin}, f.command(r))...)
+	r.Process = NewProcess(name, filepath.Join(f.cfg.Dir, name+".log"), slices.Concat(r.Prefix, []string{f.cfg.Bin}, f.roleArgs(r))...)
 	return r.Start()
 }
 
 // roleArgs are the arguments of the binary for a role.
-func (f *Fleet) command(r *Role) []string {
+func (f *Fleet) roleArgs(r *Role) []string {
 	args := []string{r.Kind, "--http-addr", r.HTTP, "--nats", r.NATS}
 	switch r.Kind {
 	case "hub":
@@ -200,11 +200,11 @@ func (f *Fleet) command(r *Role) []string {
 }
 
 // CheckAlive returns nil if the role's HTTP API answers.
-func (r *Role) Alive(ctx context.Context) error {
-	if err := r.Died(); err != nil {
+func (r *Role) CheckAlive(ctx context.Context) error {
+	if err := r.CheckDied(); err != nil {
 		return err
 	}
-	status, err := Status(ctx, r.URL()+"/live")
+	status, err := ReadStatus(ctx, r.URL()+"/live")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s: /live answers %d", r.Name(), status)
 	}
@@ -212,12 +212,12 @@ func (r *Role) Alive(ctx context.Context) error {
 }
 
 // DirectRouters returns the roles whose routers follow the workers themselves.
-func (f *Fleet) Watchers() []*Role {
-	return slices.DeleteFunc(slices.Concat(f.Doors(), f.Routers), func(r *Role) bool { return r.Routed })
+func (f *Fleet) DirectRouters() []*Role {
+	return slices.DeleteFunc(slices.Concat(f.ClientRoles(), f.Routers), func(r *Role) bool { return r.Routed })
 }
 
 // ClientRoles returns the roles for clients: hub and frontends.
-func (f *Fleet) Doors() []*Role {
+func (f *Fleet) ClientRoles() []*Role {
 	if f.Hub == nil {
 		return f.Frontends
 	}
@@ -225,16 +225,16 @@ func (f *Fleet) Doors() []*Role {
 }
 
 // AllRoles returns every role.
-func (f *Fleet) All() []*Role { return slices.Concat(f.Doors(), f.Routers, f.Workers) }
+func (f *Fleet) AllRoles() []*Role { return slices.Concat(f.ClientRoles(), f.Routers, f.Workers) }
 
 // WaitReady waits until every frontend can send requests to every worker, or router.
-func (f *Fleet) Ready(ctx context.Context) error {
-	for _, door := range slices.Concat(f.Doors(), f.Routers) {
+func (f *Fleet) WaitReady(ctx context.Context) error {
+	for _, door := range slices.Concat(f.ClientRoles(), f.Routers) {
 		sends := f.Workers
 		if door.Routed {
 			sends = f.Routers
 		}
-		if _, err := Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.Sees(ctx, door, sends...) }); err != nil {
+		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.CheckSees(ctx, door, sends...) }); err != nil {
 			return err
 		}
 	}
@@ -243,19 +243,19 @@ func (f *Fleet) Ready(ctx context.Context) error {
 
 // CheckSees returns nil if a router, and the frontend around it if there is one, have each of the workers
 // ready, with its current process.
-func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
-	rows, err := Workers(ctx, door.URL())
+func (f *Fleet) CheckSees(ctx context.Context, door *Role, workers ...*Role) error {
+	rows, err := ReadWorkers(ctx, door.URL())
 	if err != nil {
 		return err
 	}
 	var instances []Instance
 	if door.Kind != "router" {
-		if instances, err = Instances(ctx, door.URL()); err != nil {
+		if instances, err = ReadInstances(ctx, door.URL()); err != nil {
 			return err
 		}
 	}
 	for _, w := range workers {
-		if err := w.Died(); err != nil {
+		if err := w.CheckDied(); err != nil {
 			return err
 		}
 		at := slices.IndexFunc(rows, func(r WorkerRow) bool {
@@ -303,37 +303,37 @@ func (f *Fleet) Close() error {
 }
 
 // startFailure returns the ends of the logs, for a fleet which did not start.
-func (f *Fleet) failure() error {
+func (f *Fleet) startFailure() error {
 	var b strings.Builder
-	for _, r := range f.All() {
+	for _, r := range f.AllRoles() {
 		if r.Process != nil {
-			fmt.Fprintf(&b, "--- %s\n%s", r.Name(), r.Tail(1500))
+			fmt.Fprintf(&b, "--- %s\n%s", r.Name(), r.LogTail(1500))
 		}
 	}
 	return errors.New(b.String())
 }
 
 // CheckDied returns every role which ended by itself.
-func (f *Fleet) Died() error {
+func (f *Fleet) CheckDied() error {
 	var errs []error
-	for _, r := range f.All() {
-		errs = append(errs, r.Died())
+	for _, r := range f.AllRoles() {
+		errs = append(errs, r.CheckDied())
 	}
 	return errors.Join(errs...)
 }
 
 // LogAlarms returns the log lines which no disturbance excuses.
-func (f *Fleet) Alarms() []string {
+func (f *Fleet) LogAlarms() []string {
 	var alarms []string
-	for _, r := range f.All() {
-		alarms = append(alarms, r.Alarms()...)
+	for _, r := range f.AllRoles() {
+		alarms = append(alarms, r.LogAlarms()...)
 	}
 	return alarms
 }
 
 // StartUp starts "penstock up", all roles in one process, as a fleet with only the hub.
 func StartUp(ctx context.Context, cfg Config) (*Fleet, error) {
-	httpAddr, err := cfg.Ports.Addr("127.0.0.1")
+	httpAddr, err := cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
@@ -348,18 +348,18 @@ func StartUp(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := f.Hub.Start(); err != nil {
 		return nil, err
 	}
-	_, err = Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
-		if err := f.Hub.Alive(ctx); err != nil {
+	_, err = WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
+		if err := f.Hub.CheckAlive(ctx); err != nil {
 			return err
 		}
-		status, err := Status(ctx, f.Hub.URL()+"/health")
+		status, err := ReadStatus(ctx, f.Hub.URL()+"/health")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("up: /health answers %d", status)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), f.failure())
+		return nil, errors.Join(err, f.Close(), f.startFailure())
 	}
 	return f, nil
 }

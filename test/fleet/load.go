@@ -14,7 +14,7 @@ import (
 type Load struct {
 	Client *Client
 	URLs   []string // client i uses URL i modulo their number
-	Mix    []Known
+	Mix    []KnownRequest
 	// Fresh is the share of uncached requests: they have their own salt, which changes no answer.
 	Fresh float64
 	// Gap is a client's pause between requests; 0 is none.
@@ -26,50 +26,50 @@ type Load struct {
 }
 
 // RunningLoad is a load in progress.
-type Running struct {
+type RunningLoad struct {
 	load   *Load
 	ctx    context.Context
-	leave  context.CancelFunc
+	cancel context.CancelFunc
 	ending atomic.Bool
 	sent   atomic.Int64 // requests
 	begun  atomic.Int64 // clients
 	wg     sync.WaitGroup
 	mu     struct {
 		sync.Mutex
-		tally Tally
+		tally OutcomeCounts
 		hit   Durations // longest pause after the death of a stream's worker
-		live  map[*flight]bool
+		live  map[*activeStream]bool
 	}
 }
 
 // activeStream is a stream in progress.
-type flight struct {
-	mu     sync.Mutex
-	worker uint64 // which accepted it; 0 before
-	last   time.Time
-	hit    time.Time     // when its worker died; zero if it did not
-	pause  time.Duration // longest since then
+type activeStream struct {
+	mu         sync.Mutex
+	worker     uint64 // which accepted it; 0 before
+	last       time.Time
+	workerDied time.Time     // when its worker died; zero if it did not
+	pause      time.Duration // longest since then
 }
 
 // StartClients starts clients. They end when FinishLoad is called, or with ctx.
-func (l *Load) Start(ctx context.Context, clients int) *Running {
-	r := &Running{load: l}
-	r.ctx, r.leave = context.WithCancel(ctx)
-	r.mu.live = map[*flight]bool{}
-	r.Add(clients)
+func (l *Load) StartClients(ctx context.Context, clients int) *RunningLoad {
+	r := &RunningLoad{load: l}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.mu.live = map[*activeStream]bool{}
+	r.AddClients(clients)
 	return r
 }
 
 // AddClients starts further clients.
-func (r *Running) Add(clients int) {
+func (r *RunningLoad) AddClients(clients int) {
 	for range clients {
 		n := r.begun.Add(1)
-		r.wg.Go(func() { r.client(n) })
+		r.wg.Go(func() { r.runClient(n) })
 	}
 }
 
 // runClient is the nth client.
-func (r *Running) client(n int64) {
+func (r *RunningLoad) runClient(n int64) {
 	random := rand.New(rand.NewPCG(r.load.Seed, uint64(n)))
 	url := r.load.URLs[int(n)%len(r.load.URLs)]
 	pace := time.NewTimer(0)
@@ -82,9 +82,9 @@ func (r *Running) client(n int64) {
 		known := &r.load.Mix[random.IntN(len(r.load.Mix))]
 		req := known.Request
 		if random.Float64() < r.load.Fresh {
-			req = req.with("cache_salt", fmt.Sprintf("%x-%x-%x", n, sent, random.Uint64()))
+			req = req.withField("cache_salt", fmt.Sprintf("%x-%x-%x", n, sent, random.Uint64()))
 		}
-		r.one(url, req, known)
+		r.sendOne(url, req, known)
 		if r.load.Gap > 0 {
 			pace.Reset(r.load.Gap)
 			select {
@@ -96,8 +96,8 @@ func (r *Running) client(n int64) {
 }
 
 // sendOne sends a request and counts its outcome.
-func (r *Running) one(url string, req Request, known *Known) {
-	f := &flight{}
+func (r *RunningLoad) sendOne(url string, req Request, known *KnownRequest) {
+	f := &activeStream{}
 	r.mu.Lock()
 	r.mu.live[f] = true
 	r.mu.Unlock()
@@ -105,28 +105,28 @@ func (r *Running) one(url string, req Request, known *Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.mu.live, f)
-	r.mu.tally.count(&o, known, r.ctx.Err() != nil)
+	r.mu.tally.addOutcome(&o, known, r.ctx.Err() != nil)
 	// A stream which had already moved when its first worker died was not hit.
-	if !f.hit.IsZero() && o.Err == nil && o.Moved() > 0 {
+	if !f.workerDied.IsZero() && o.Err == nil && o.CountMoves() > 0 {
 		r.mu.hit.Add(f.pause)
 	}
 }
 
-// Accepted implements Observer.
-func (f *flight) Accepted(worker uint64) {
+// OnAccepted implements Observer.
+func (f *activeStream) OnAccepted(worker uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.worker, f.last = worker, time.Now()
 }
 
-// Text implements Observer.
-func (f *flight) Text(_ int, at time.Time) {
+// OnText implements Observer.
+func (f *activeStream) OnText(_ int, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.hit.IsZero() {
+	if !f.workerDied.IsZero() {
 		since := f.last
-		if f.hit.After(since) {
-			since = f.hit
+		if f.workerDied.After(since) {
+			since = f.workerDied
 		}
 		f.pause = max(f.pause, at.Sub(since))
 	}
@@ -135,13 +135,13 @@ func (f *flight) Text(_ int, at time.Time) {
 
 // MarkWorkerDead records that a worker died at a time: from then on, the longest pause of each stream which
 // it had accepted is the delay of that stream. Texts in flight do not shorten a pause.
-func (r *Running) Dead(worker uint64, at time.Time) {
+func (r *RunningLoad) MarkWorkerDead(worker uint64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for f := range r.mu.live {
 		f.mu.Lock()
-		if f.worker == worker && f.hit.IsZero() {
-			f.hit = at
+		if f.worker == worker && f.workerDied.IsZero() {
+			f.workerDied = at
 		}
 		f.mu.Unlock()
 	}
@@ -149,24 +149,24 @@ func (r *Running) Dead(worker uint64, at time.Time) {
 
 // ObserveStream returns an observer for a stream which the load does not send, counted by MarkWorkerDead like
 // its own, and a function which ends the counting.
-func (r *Running) Observe() (watch Observer, done func(o *Outcome, known *Known)) {
-	f := &flight{}
+func (r *RunningLoad) ObserveStream() (watch Observer, done func(o *Outcome, known *KnownRequest)) {
+	f := &activeStream{}
 	r.mu.Lock()
 	r.mu.live[f] = true
 	r.mu.Unlock()
-	return f, func(o *Outcome, known *Known) {
+	return f, func(o *Outcome, known *KnownRequest) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.mu.live, f)
-		r.mu.tally.count(o, known, r.ctx.Err() != nil)
-		if !f.hit.IsZero() && o.Err == nil && o.Moved() > 0 {
+		r.mu.tally.addOutcome(o, known, r.ctx.Err() != nil)
+		if !f.workerDied.IsZero() && o.Err == nil && o.CountMoves() > 0 {
 			r.mu.hit.Add(f.pause)
 		}
 	}
 }
 
 // InFlight returns how many streams are in progress, and how many of them a worker has accepted.
-func (r *Running) InFlight() (all, accepted int) {
+func (r *RunningLoad) InFlight() (all, accepted int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for f := range r.mu.live {
@@ -180,44 +180,44 @@ func (r *Running) InFlight() (all, accepted int) {
 }
 
 // CountsSoFar returns a copy of the counts.
-func (r *Running) Sofar() Tally {
+func (r *RunningLoad) CountsSoFar() OutcomeCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var t Tally
-	t.Merge(&r.mu.tally)
+	var t OutcomeCounts
+	t.MergeCounts(&r.mu.tally)
 	return t
 }
 
 // TakeCounts resets the counts, and returns the old ones.
-func (r *Running) Cut() Tally {
+func (r *RunningLoad) TakeCounts() OutcomeCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.mu.tally
-	r.mu.tally = Tally{}
+	r.mu.tally = OutcomeCounts{}
 	return t
 }
 
 // StopSending makes every client end after its current request.
-func (r *Running) NoMore() { r.ending.Store(true) }
+func (r *RunningLoad) StopSending() { r.ending.Store(true) }
 
 // FinishLoad lets every client finish its current answer, and returns the counts, and the delays by deaths.
-func (r *Running) Finish() (Tally, Durations) {
-	r.NoMore()
-	return r.Wait()
+func (r *RunningLoad) FinishLoad() (OutcomeCounts, Durations) {
+	r.StopSending()
+	return r.WaitClients()
 }
 
 // AbandonStreams ends all streams at once, and returns the counts.
-func (r *Running) Abandon() Tally {
-	r.NoMore()
-	r.leave()
+func (r *RunningLoad) AbandonStreams() OutcomeCounts {
+	r.StopSending()
+	r.cancel()
 	r.wg.Wait()
 	return r.mu.tally
 }
 
 // WaitClients returns when all clients have ended: at the limit of requests, when ctx ends, or after
 // StopSending.
-func (r *Running) Wait() (Tally, Durations) {
+func (r *RunningLoad) WaitClients() (OutcomeCounts, Durations) {
 	r.wg.Wait()
-	r.leave()
+	r.cancel()
 	return r.mu.tally, r.mu.hit
 }

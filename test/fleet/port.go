@@ -10,14 +10,14 @@ import (
 // Ports reserves free ports of 127.0.0.1 below the range for outgoing connections, so that a restarted
 // process finds its port free again.
 type Ports struct {
-	mu sync.Mutex
-	r  *rand.Rand
-	in map[int]bool
+	mu       sync.Mutex
+	r        *rand.Rand
+	reserved map[int]bool
 }
 
 // NewPorts returns an allocator; different seeds start at different ports.
 func NewPorts(seed uint64) *Ports {
-	return &Ports{r: rand.New(rand.NewPCG(seed, 0x706f727473)), in: map[int]bool{}}
+	return &Ports{r: rand.New(rand.NewPCG(seed, 0x706f727473)), reserved: map[int]bool{}}
 }
 
 // The range of ports.
@@ -27,12 +27,12 @@ const (
 )
 
 // ReserveAddr returns HOST:PORT which is free and was not returned before.
-func (p *Ports) Addr(host string) (string, error) {
+func (p *Ports) ReserveAddr(host string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 1000 {
 		port := lowestPort + p.r.IntN(highestPort-lowestPort)
-		if p.in[port] {
+		if p.reserved[port] {
 			continue
 		}
 		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -42,7 +42,7 @@ func (p *Ports) Addr(host string) (string, error) {
 		if err := ln.Close(); err != nil {
 			return "", err
 		}
-		p.in[port] = true
+		p.reserved[port] = true
 		return net.JoinHostPort(host, fmt.Sprint(port)), nil
 	}
 	return "", fmt.Errorf("no free port found between %d and %d", lowestPort, highestPort)

@@ -54,7 +54,7 @@ func openBucket(ctx context.Context, url string) (jetstream.KeyValue, func(), er
 
 // RemoveExpiry removes the time to live from the liveness key of a worker, which must be dead: a NATS server
 // killed at a bad time does so too.
-func LoseExpiry(ctx context.Context, url string, id uint64) error {
+func RemoveExpiry(ctx context.Context, url string, id uint64) error {
 	bucket, closeBucket, err := openBucket(ctx, url)
 	if err != nil {
 		return fmt.Errorf("lose expiry: %w", err)

@@ -20,30 +20,30 @@ type Request struct {
 }
 
 // IsGuided reports whether the answer has a schema, which not every engine supports.
-func (r Request) Guided() bool { return r.Body["response_format"] != nil }
+func (r Request) IsGuided() bool { return r.Body["response_format"] != nil }
 
 // KnownRequest is a request with its undisturbed answer.
-type Known struct {
+type KnownRequest struct {
 	Request
 	Want Answer
 }
 
 // requestKinds is the number of request kinds which a change of worker could disturb, each in another way.
-const kinds = 8
+const requestKinds = 8
 
 // RequestMix returns n requests of about the given number of tokens each: greedy, seeded temperature,
 // penalties, several choices, stop strings, log-probabilities, JSON of a schema, and a plain completion, in
 // turn.
-func Mix(n, tokens int) []Request {
+func RequestMix(n, tokens int) []Request {
 	mix := make([]Request, n)
 	for i := range mix {
-		mix[i] = request(i, tokens)
+		mix[i] = newMixRequest(i, tokens)
 	}
 	return mix
 }
 
-func request(i, tokens int) Request {
-	group := i / kinds
+func newMixRequest(i, tokens int) Request {
+	group := i / requestKinds
 	body := map[string]any{
 		"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
 		"messages": []map[string]string{
@@ -52,7 +52,7 @@ func request(i, tokens int) Request {
 		},
 	}
 	r := Request{Path: "/v1/chat/completions", Body: body}
-	switch i % kinds {
+	switch i % requestKinds {
 	case 0:
 		r.Name = "greedy"
 	case 1:
@@ -93,10 +93,10 @@ func request(i, tokens int) Request {
 
 // PictureRequests returns n requests of about the given number of tokens each with an image, for engines with
 // vision: greedy and seeded ones, in turn.
-func Pictures(n, tokens int) ([]Request, error) {
+func PictureRequests(n, tokens int) ([]Request, error) {
 	mix := make([]Request, n)
 	for i := range mix {
-		url, err := picture(i)
+		url, err := pictureURI(i)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func Pictures(n, tokens int) ([]Request, error) {
 }
 
 // pictureURI returns a data: URI of an image, a different one for each i.
-func picture(i int) (string, error) {
+func pictureURI(i int) (string, error) {
 	const side = 112
 	p := image.NewGray(image.Rect(0, 0, side, side))
 	for at := range p.Pix {
@@ -130,7 +130,7 @@ func picture(i int) (string, error) {
 }
 
 // withField returns the request with one more field.
-func (r Request) with(key string, value any) Request {
+func (r Request) withField(key string, value any) Request {
 	r.Body = maps.Clone(r.Body)
 	r.Body[key] = value
 	return r
@@ -138,27 +138,27 @@ func (r Request) with(key string, value any) Request {
 
 // LearnAnswers sends each request once, undisturbed, and returns it with its answer. A request of the kind
 // "stop" gets a stop string from the middle of its answer without one.
-func Learn(ctx context.Context, client *Client, url string, mix []Request) ([]Known, error) {
-	known := make([]Known, len(mix))
+func LearnAnswers(ctx context.Context, client *Client, url string, mix []Request) ([]KnownRequest, error) {
+	known := make([]KnownRequest, len(mix))
 	for i, r := range mix {
-		want, err := learn(ctx, client, url, r)
+		want, err := learnAnswer(ctx, client, url, r)
 		if err != nil {
 			return nil, err
 		}
 		if r.Name == "stop" {
 			text := []rune(want.Choices[0].Text)
 			middle := len(text) / 2
-			r = r.with("stop", []string{string(text[middle:min(middle+4, len(text))])})
-			if want, err = learn(ctx, client, url, r); err != nil {
+			r = r.withField("stop", []string{string(text[middle:min(middle+4, len(text))])})
+			if want, err = learnAnswer(ctx, client, url, r); err != nil {
 				return nil, err
 			}
 		}
-		known[i] = Known{Request: r, Want: want}
+		known[i] = KnownRequest{Request: r, Want: want}
 	}
 	return known, nil
 }
 
-func learn(ctx context.Context, client *Client, url string, r Request) (Answer, error) {
+func learnAnswer(ctx context.Context, client *Client, url string, r Request) (Answer, error) {
 	out := client.Stream(ctx, url, r, nil)
 	if out.Err != nil {
 		return Answer{}, fmt.Errorf("learn the answer of request %s: %w", r.Name, out.Err)

@@ -16,20 +16,20 @@ type Durations struct {
 }
 
 // maxKept bounds a sample's memory.
-const mostKept = 1 << 16
+const maxKept = 1 << 16
 
 // Add adds a duration.
 func (d *Durations) Add(v time.Duration) {
 	d.seen++
 	d.max = max(d.max, v)
-	if len(d.kept) < mostKept {
+	if len(d.kept) < maxKept {
 		d.kept = append(d.kept, v)
 		return
 	}
 	if d.r == nil {
 		d.r = rand.New(rand.NewPCG(1, 1))
 	}
-	if at := d.r.IntN(d.seen); at < mostKept {
+	if at := d.r.IntN(d.seen); at < maxKept {
 		d.kept[at] = v
 	}
 }

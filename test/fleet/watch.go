@@ -24,7 +24,7 @@ type Sample struct {
 }
 
 // SumOf adds up the samples of a name whose labels contain all the given texts, such as `quantity="running"`.
-func (m Metrics) Sum(name string, labels ...string) float64 {
+func (m Metrics) SumOf(name string, labels ...string) float64 {
 	sum := 0.0
 next:
 	for _, s := range m {
@@ -66,19 +66,19 @@ func parseMetrics(r io.Reader) (Metrics, error) {
 const lookTimeout = 5 * time.Second
 
 // newLookClient returns a client for queries: a connection each, since the processes die and are paused.
-func looks() *http.Client {
+func newLookClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: lookTimeout}
 }
 
 // ReadMetrics returns /metrics of the process at url.
-func Look(ctx context.Context, url string) (Metrics, error) {
-	m, _, err := LookSized(ctx, url)
+func ReadMetrics(ctx context.Context, url string) (Metrics, error) {
+	m, _, err := ReadMetricsSized(ctx, url)
 	return m, err
 }
 
 // ReadMetricsSized is ReadMetrics with the size in bytes.
-func LookSized(ctx context.Context, url string) (m Metrics, bytes int, err error) {
-	err = get(ctx, url+"/metrics", func(_ int, body io.Reader) error {
+func ReadMetricsSized(ctx context.Context, url string) (m Metrics, bytes int, err error) {
+	err = getPage(ctx, url+"/metrics", func(_ int, body io.Reader) error {
 		text, err := io.ReadAll(body)
 		if err != nil {
 			return err
@@ -110,11 +110,11 @@ type WorkerRow struct {
 }
 
 // ReadWorkers returns the workers of the router at url.
-func Workers(ctx context.Context, url string) ([]WorkerRow, error) {
+func ReadWorkers(ctx context.Context, url string) ([]WorkerRow, error) {
 	var table struct {
 		Rows []WorkerRow `json:"rows"`
 	}
-	err := get(ctx, url+"/v1/router/workers", func(status int, body io.Reader) error {
+	err := getPage(ctx, url+"/v1/router/workers", func(status int, body io.Reader) error {
 		if status != http.StatusOK {
 			return fmt.Errorf("status %d", status)
 		}
@@ -132,30 +132,30 @@ type Instance struct {
 
 // ReadInstances returns the destinations of the frontend at url. It follows the registry itself,
 // independently of its router.
-func Instances(ctx context.Context, url string) ([]Instance, error) {
+func ReadInstances(ctx context.Context, url string) ([]Instance, error) {
 	var body struct {
 		Instances []Instance `json:"instances"`
 	}
-	err := get(ctx, url+"/health", func(_ int, in io.Reader) error { return json.NewDecoder(in).Decode(&body) })
+	err := getPage(ctx, url+"/health", func(_ int, in io.Reader) error { return json.NewDecoder(in).Decode(&body) })
 	return body.Instances, err
 }
 
 // ReadStatus returns the status of a GET, 0 with an error without a response.
-func Status(ctx context.Context, url string) (int, error) {
+func ReadStatus(ctx context.Context, url string) (int, error) {
 	status := 0
-	err := get(ctx, url, func(s int, _ io.Reader) error {
+	err := getPage(ctx, url, func(s int, _ io.Reader) error {
 		status = s
 		return nil
 	})
 	return status, err
 }
 
-func get(ctx context.Context, url string, read func(status int, body io.Reader) error) error {
+func getPage(ctx context.Context, url string, read func(status int, body io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := looks().Do(req)
+	resp, err := newLookClient().Do(req)
 	if err != nil {
 		return err
 	}
@@ -167,13 +167,13 @@ func get(ctx context.Context, url string, read func(status int, body io.Reader) 
 }
 
 // CountDescriptors returns how many files a process has open (Linux).
-func Descriptors(pid int) (int, error) {
+func CountDescriptors(pid int) (int, error) {
 	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
 	return len(open), err
 }
 
 // ResidentBytes returns the resident memory of a process, in bytes (Linux).
-func Resident(pid int) (int64, error) {
+func ResidentBytes(pid int) (int64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
 	if err != nil {
 		return 0, err
@@ -189,7 +189,7 @@ func Resident(pid int) (int64, error) {
 // WaitUntil polls every interval until ok returns nil, and returns how long that took. Other processes have
 // no deadline for their state changes; patience is the caller's limit, and exceeding it is an error with ok's
 // last.
-func Until(ctx context.Context, every, patience time.Duration, ok func(context.Context) error) (time.Duration, error) {
+func WaitUntil(ctx context.Context, every, patience time.Duration, ok func(context.Context) error) (time.Duration, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

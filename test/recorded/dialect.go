@@ -86,7 +86,7 @@ func loadDialect(files fs.FS, name string) (*dialect, error) {
 			return nil, err
 		}
 		if r.Fail != nil {
-			if r.Fail.code, err = codeOf(r.Fail.Code); err != nil {
+			if r.Fail.code, err = parseCode(r.Fail.Code); err != nil {
 				return nil, fmt.Errorf("%s.json: %w", title, err)
 			}
 		}
@@ -106,7 +106,7 @@ func loadJSON(files fs.FS, name string, v any) error {
 	return nil
 }
 
-func codeOf(name string) (fault.Code, error) {
+func parseCode(name string) (fault.Code, error) {
 	for c := fault.Internal; c <= fault.Draining; c++ {
 		if c.String() == name {
 			return c, nil

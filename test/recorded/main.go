@@ -26,7 +26,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr, *dir, os.Stdout, os.Stderr); err != nil {
+	if err := runServer(ctx, *addr, *dir, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "recorded:", err)
 		os.Exit(1)
 	}
@@ -34,7 +34,7 @@ func main() {
 
 // runServer serves until ctx ends. Once every model is ready it prints one line of JSON, as "penstock up
 // --json" does.
-func run(ctx context.Context, addr, dir string, out, log io.Writer) error {
+func runServer(ctx context.Context, addr, dir string, out, log io.Writer) error {
 	scratch, err := os.MkdirTemp("", "recorded-")
 	if err != nil {
 		return err
@@ -49,11 +49,11 @@ func run(ctx context.Context, addr, dir string, out, log io.Writer) error {
 		return err
 	}
 	defer ln.Close() // the frontend closes it too, once it runs
-	s, err := build(dialects, scratch, log)
+	s, err := buildSystem(dialects, scratch, log)
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, ln, func() {
+	return s.serveUntilDone(ctx, ln, func() {
 		// A closed output is not a reason to stop serving.
 		_ = json.NewEncoder(out).Encode(map[string]any{"url": "http://" + ln.Addr().String(), "models": len(dialects)})
 	})

@@ -36,7 +36,7 @@ const maxBody = 1 << 20
 const readyTimeout = 30 * time.Second
 
 // recordedSystem is a router, a frontend and workers on in-memory planes.
-type system struct {
+type recordedSystem struct {
 	dialects []*dialect
 	pipes    map[engine.TokenizerRef]*prep.Pipeline
 	router   *router.Router
@@ -45,7 +45,7 @@ type system struct {
 }
 
 // buildSystem makes the system of the dialects. Files of their pipelines go to scratch.
-func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, error) {
+func buildSystem(dialects []*dialect, scratch string, stderr io.Writer) (*recordedSystem, error) {
 	levels, err := obs.ParseLevels("warn", nil)
 	if err != nil {
 		return nil, err
@@ -54,9 +54,9 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 	if err != nil {
 		return nil, err
 	}
-	s := &system{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
+	s := &recordedSystem{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
 	metrics := obs.NewMetrics()
-	planes := worker.Planes{RPC: rpc.NewMem(), Bus: bus.NewMem(), Registry: disco.NewMem()}
+	planes := worker.Planes{RPC: rpc.NewMemPlane(), Bus: bus.NewMemBus(), Registry: disco.NewMemRegistry()}
 	s.router, err = router.New(router.Config{Route: route.Config{Mode: route.RoundRobin}},
 		router.Planes{Bus: planes.Bus, Registry: planes.Registry, RPC: planes.RPC}, nil, metrics, log)
 	if err != nil {
@@ -64,7 +64,7 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 	}
 	counts := worker.NewMetrics(metrics)
 	for _, d := range dialects {
-		engines, err := s.engines(d, filepath.Join(scratch, d.name))
+		engines, err := s.openEngines(d, filepath.Join(scratch, d.name))
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", d.name, err)
 		}
@@ -79,14 +79,14 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 		}
 	}
 	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
-		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, Open: s.open, Metrics: metrics, Log: log,
+		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
 		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
 	})
 	return s, err
 }
 
 // openEngines makes the engines of one dialect, whose pipeline has its files in dir.
-func (s *system) engines(d *dialect, dir string) ([]*player, error) {
+func (s *recordedSystem) openEngines(d *dialect, dir string) ([]*recordingEngine, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -95,9 +95,9 @@ func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 		return nil, err
 	}
 	s.pipes[ref] = pipe
-	var engines []*player
+	var engines []*recordingEngine
 	for range workersOfEach {
-		e, err := newPlayer(d, pipe, ref)
+		e, err := newRecordingEngine(d, pipe, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 }
 
 // lookupPipeline returns the pipelines which were opened for the workers.
-func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+func (s *recordedSystem) lookupPipeline(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p := s.pipes[ref]; p != nil {
 		return p, nil
 	}
@@ -116,31 +116,31 @@ func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 
 // serveUntilDone runs everything until ctx ends or a part fails, and calls ready once. The frontend stops
 // first, then the workers, then the router, so that requests in progress may finish.
-func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
+func (s *recordedSystem) serveUntilDone(ctx context.Context, ln net.Listener, ready func()) error {
 	ctx, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	var workers []func(context.Context) error
 	for _, w := range s.workers {
 		workers = append(workers, w.Run)
 	}
-	stages := []*stage{
-		start(ctx, failed, s.router.Run),
-		start(ctx, failed, workers...),
-		start(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
+	stages := []*serviceStage{
+		startStage(ctx, failed, s.router.Run),
+		startStage(ctx, failed, workers...),
+		startStage(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
 	}
-	err := s.await(ctx)
+	err := s.awaitReady(ctx)
 	if err == nil {
 		ready()
 		<-ctx.Done()
 	}
 	for _, st := range slices.Backward(stages) {
-		err = errors.Join(err, st.end())
+		err = errors.Join(err, st.endStage())
 	}
 	return err
 }
 
 // awaitReady returns when every model is ready, or ctx has ended.
-func (s *system) await(ctx context.Context) error {
+func (s *recordedSystem) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	look := time.NewTicker(time.Millisecond)
@@ -148,7 +148,7 @@ func (s *system) await(ctx context.Context) error {
 	for {
 		waiting := 0
 		for _, d := range s.dialects {
-			if min(s.router.Workers(d.name), s.frontend.Workers(d.name)) < workersOfEach {
+			if min(s.router.WorkerCount(d.name), s.frontend.WorkerCount(d.name)) < workersOfEach {
 				waiting++
 			}
 		}

@@ -6,15 +6,15 @@ import (
 )
 
 // serviceStage is a set of services which start and stop together.
-type stage struct {
+type serviceStage struct {
 	stop context.CancelFunc
 	ends chan error // has room for the result of each
 }
 
 // startStage runs services until the stage ends. A failing one is reported at once; ctx does not cancel them.
-func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *stage {
+func startStage(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *serviceStage {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	st := &stage{stop: stop, ends: make(chan error, len(runs))}
+	st := &serviceStage{stop: stop, ends: make(chan error, len(runs))}
 	for _, run := range runs {
 		go func() {
 			err := run(life)
@@ -28,7 +28,7 @@ func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(con
 }
 
 // endStage stops the services and waits for them.
-func (st *stage) end() (err error) {
+func (st *serviceStage) endStage() (err error) {
 	st.stop()
 	for range cap(st.ends) {
 		err = errors.Join(err, <-st.ends)

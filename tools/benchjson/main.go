@@ -39,10 +39,10 @@ type Row struct {
 
 func main() {
 	doc := Document{
-		Commit: commit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		Commit: headCommit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Experiment: os.Getenv("GOEXPERIMENT"),
 	}
-	if err := doc.read(os.Stdin); err != nil {
+	if err := doc.readBenchmarks(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "benchjson:", err)
 		os.Exit(1)
 	}
@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-func commit() string {
+func headCommit() string {
 	out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return "unknown"
@@ -63,7 +63,7 @@ func commit() string {
 }
 
 // readBenchmarks reads the lines of a benchmark run, and lines of JSON as the latency.
-func (d *Document) read(in io.Reader) error {
+func (d *Document) readBenchmarks(in io.Reader) error {
 	pkg := ""
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -78,7 +78,7 @@ func (d *Document) read(in io.Reader) error {
 				return err
 			}
 		case strings.HasPrefix(line, "Benchmark"):
-			if row, ok := parse(pkg, line); ok {
+			if row, ok := parseBenchLine(pkg, line); ok {
 				d.Rows = append(d.Rows, row)
 			}
 		case strings.HasPrefix(line, "FAIL"), strings.HasPrefix(line, "--- FAIL"):
@@ -89,7 +89,7 @@ func (d *Document) read(in io.Reader) error {
 }
 
 // parseBenchLine reads "BenchmarkName-4 runs value unit value unit …".
-func parse(pkg, line string) (Row, bool) {
+func parseBenchLine(pkg, line string) (Row, bool) {
 	f := strings.Fields(line)
 	if len(f) < 4 {
 		return Row{}, false

@@ -15,7 +15,7 @@ type UnsupportedError struct {
 // Error implements error.
 func (e *UnsupportedError) Error() string { return "media family: " + e.Detail }
 
-func unsupported(format string, args ...any) *UnsupportedError {
+func newUnsupported(format string, args ...any) *UnsupportedError {
 	return &UnsupportedError{Reason: media.UnsupportedModel, Detail: fmt.Sprintf(format, args...)}
 }
 
@@ -30,15 +30,17 @@ type SizeError struct {
 func (e *SizeError) Error() string { return e.Kind.String() + ": " + e.Detail }
 
 // refuseSize returns the error for an object which a model's processor does not take.
-func refuse(detail string) *SizeError { return &SizeError{Reason: media.SizeRefused, Detail: detail} }
+func refuseSize(detail string) *SizeError {
+	return &SizeError{Reason: media.SizeRefused, Detail: detail}
+}
 
 // refuseTooMany returns the error for an object too large for any prompt.
-func tooMany() *SizeError {
+func refuseTooMany() *SizeError {
 	return &SizeError{Reason: media.OverLimit, Detail: fmt.Sprintf("it would be more than %d tokens", maxTokens)}
 }
 
 // refuseThin returns the error of models which bound the ratio of the sides.
-func thin(w, h, ratio int64) *SizeError {
+func refuseThin(w, h, ratio int64) *SizeError {
 	return &SizeError{Reason: media.SizeRefused, Detail: fmt.Sprintf(
 		"the model takes no pictures of which one side is more than %d times the other, and this one has %d by %d pixels", ratio, w, h)}
 }

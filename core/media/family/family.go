@@ -17,7 +17,7 @@ import (
 )
 
 // CheckpointFiles are the configuration files of a checkpoint, as JSON; nil for a missing one.
-type Files struct {
+type CheckpointFiles struct {
 	Config            []byte // config.json
 	Preprocessor      []byte // preprocessor_config.json
 	Processor         []byte // processor_config.json
@@ -40,40 +40,40 @@ type Encoder interface {
 
 // Family knows the media tokens of one model's prompts. It is immutable.
 type Family struct {
-	name    string
-	mediums [media.Audio + 1]*medium // by kind; nil for kinds which the model does not take
-	without [media.Audio + 1]string  // why a kind is not supported, if the model could take it
-	marks   []kv.Token
+	name         string
+	rules        [media.Audio + 1]*mediaRules // by kind; nil for kinds which the model does not take
+	whyMissing   [media.Audio + 1]string      // why a kind is not supported, if the model could take it
+	placeholders []kv.Token
 }
 
 // mediaRules holds a family's rules for one kind of media.
-type medium struct {
-	placeholder kv.Token
-	unmarked    bool // no token is the placeholder
-	pad         kv.Token
-	turned      bool
-	layout      func(size) (media.Layout, *SizeError)
+type mediaRules struct {
+	placeholder      kv.Token
+	noPlaceholder    bool // no token is the placeholder
+	pad              kv.Token
+	needsOrientation bool
+	layout           func(mediaSize) (media.Layout, *SizeError)
 }
 
 // Name returns the family's name: the model_type of its configuration files, or its common name.
 func (f *Family) Name() string { return f.name }
 
 // rulesFor returns the rules for a kind, nil if there are none.
-func (f *Family) of(k media.Kind) *medium {
-	if int(k) >= len(f.mediums) {
+func (f *Family) rulesFor(k media.Kind) *mediaRules {
+	if int(k) >= len(f.rules) {
 		return nil
 	}
-	return f.mediums[k]
+	return f.rules[k]
 }
 
 // Supports reports whether the model takes media of that kind.
-func (f *Family) Takes(k media.Kind) bool { return f.of(k) != nil }
+func (f *Family) Supports(k media.Kind) bool { return f.rulesFor(k) != nil }
 
 // Placeholder returns the token which the chat template writes once for each object of that kind, and
 // whether there is one. The templates of some families write text instead of one token, so that their
 // objects can be counted but not found in a prompt.
 func (f *Family) Placeholder(k media.Kind) (kv.Token, bool) {
-	if m := f.of(k); m != nil && !m.unmarked {
+	if m := f.rulesFor(k); m != nil && !m.noPlaceholder {
 		return m.placeholder, true
 	}
 	return 0, false
@@ -81,23 +81,23 @@ func (f *Family) Placeholder(k media.Kind) (kv.Token, bool) {
 
 // WhyUncounted returns why objects of a kind cannot be found in a prompt, as a sentence without its full
 // stop; "" if they can.
-func (f *Family) Uncounted(k media.Kind) string {
-	switch m := f.of(k); {
+func (f *Family) WhyUncounted(k media.Kind) string {
+	switch m := f.rulesFor(k); {
 	case m == nil:
-		return f.why(k)
-	case m.unmarked:
+		return f.explainMissing(k)
+	case m.noPlaceholder:
 		return "what stands for them in prompts of the family " + f.name + " is text and no token"
 	}
 	return ""
 }
 
 // Placeholders returns the placeholders of all kinds, ascending. The caller must not change it.
-func (f *Family) Marks() []kv.Token { return f.marks }
+func (f *Family) Placeholders() []kv.Token { return f.placeholders }
 
 // PadToken returns the token which stands for the rows of the encoder's output in a prompt: engines' cache
 // events have it in the object's place.
-func (f *Family) Pad(k media.Kind) (kv.Token, bool) {
-	if m := f.of(k); m != nil {
+func (f *Family) PadToken(k media.Kind) (kv.Token, bool) {
+	if m := f.rulesFor(k); m != nil {
 		return m.pad, true
 	}
 	return 0, false
@@ -105,9 +105,9 @@ func (f *Family) Pad(k media.Kind) (kv.Token, bool) {
 
 // NeedsOrientation reports whether a quarter turn can change the layout of an image or video. If so, a size
 // without a known orientation is useless.
-func (f *Family) Turned() bool {
-	for _, m := range f.mediums {
-		if m != nil && m.turned {
+func (f *Family) NeedsOrientation() bool {
+	for _, m := range f.rules {
+		if m != nil && m.needsOrientation {
 			return true
 		}
 	}
@@ -124,7 +124,7 @@ const (
 )
 
 // mediaSize is a media.Size for computations: products of sides overflow a 32-bit int.
-type size struct {
+type mediaSize struct {
 	w, h, frames, samples int64
 	rate                  float64
 	sequence              bool
@@ -132,14 +132,14 @@ type size struct {
 
 // Layout returns the tokens in place of the one placeholder of an object. Errors are of type [*SizeError].
 func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
-	m := f.of(k)
+	m := f.rulesFor(k)
 	if m == nil {
-		return media.Layout{}, &SizeError{Kind: k, Reason: media.UnsupportedModel, Detail: f.why(k)}
+		return media.Layout{}, &SizeError{Kind: k, Reason: media.UnsupportedModel, Detail: f.explainMissing(k)}
 	}
-	if refused := bounds(k, s); refused != nil {
+	if refused := checkBounds(k, s); refused != nil {
 		return media.Layout{}, refused
 	}
-	l, refused := m.layout(size{w: int64(s.Width), h: int64(s.Height), frames: int64(s.Frames), samples: int64(s.Samples), rate: s.Rate, sequence: s.Sequence})
+	l, refused := m.layout(mediaSize{w: int64(s.Width), h: int64(s.Height), frames: int64(s.Frames), samples: int64(s.Samples), rate: s.Rate, sequence: s.Sequence})
 	if refused != nil {
 		refused.Kind = k
 		return media.Layout{}, refused
@@ -148,15 +148,15 @@ func (f *Family) Layout(k media.Kind, s media.Size) (media.Layout, error) {
 }
 
 // explainMissing returns why the family has no media of a kind.
-func (f *Family) why(k media.Kind) string {
-	if int(k) < len(f.without) && f.without[k] != "" {
-		return f.without[k]
+func (f *Family) explainMissing(k media.Kind) string {
+	if int(k) < len(f.whyMissing) && f.whyMissing[k] != "" {
+		return f.whyMissing[k]
 	}
 	return "models of the family " + f.name + " take none"
 }
 
 // checkBounds refuses unknown or implausible sizes.
-func bounds(k media.Kind, s media.Size) *SizeError {
+func checkBounds(k media.Kind, s media.Size) *SizeError {
 	sides, known, within := true, true, true
 	switch k {
 	case media.Audio:
@@ -178,15 +178,15 @@ func bounds(k media.Kind, s media.Size) *SizeError {
 }
 
 // singleRunLayout returns the layout of n times the token t.
-func alone(t kv.Token, n int64, grid [3]int64) (media.Layout, *SizeError) {
+func singleRunLayout(t kv.Token, n int64, grid [3]int64) (media.Layout, *SizeError) {
 	if n > maxTokens {
-		return media.Layout{}, tooMany()
+		return media.Layout{}, refuseTooMany()
 	}
-	return media.Layout{Runs: []media.Run{times(t, n)}, Pads: int(n), Grid: patches(grid)}, nil
+	return media.Layout{Runs: []media.TokenRun{newRun(t, n)}, PadCount: int(n), Grid: toGrid(grid)}, nil
 }
 
 // newRun returns n times the token t; n is at most maxTokens.
-func times(t kv.Token, n int64) media.Run { return media.Run{Token: t, Count: int(n)} }
+func newRun(t kv.Token, n int64) media.TokenRun { return media.TokenRun{Token: t, Count: int(n)} }
 
 // toGrid converts a grid to the form of layouts. No number exceeds maxTokens times the patches of a token.
-func patches(grid [3]int64) [3]int { return [3]int{int(grid[0]), int(grid[1]), int(grid[2])} }
+func toGrid(grid [3]int64) [3]int { return [3]int{int(grid[0]), int(grid[1]), int(grid[2])} }

@@ -30,10 +30,10 @@ func loadings(t *testing.T, as Serving) map[string]loading {
 			size := media.Size{
 				Width: decoded[int](t, c[0]), Height: decoded[int](t, c[1]), Frames: decoded[int](t, c[2]), Rate: decoded[float64](t, c[3]), Sequence: decoded[bool](t, c[4]),
 			}
-			var runs []media.Run
+			var runs []media.TokenRun
 			n := decoded[[]int](t, c[5])
 			for i := 0; i < len(n); i += 2 {
-				runs = append(runs, media.Run{Token: kv.Token(n[i]), Count: n[i+1]})
+				runs = append(runs, media.TokenRun{Token: kv.Token(n[i]), Count: n[i+1]})
 			}
 			l.cases = append(l.cases, sized{media.Video, size, runs})
 		}
@@ -60,7 +60,7 @@ func TestVLLMLoads(t *testing.T) {
 			case (err != nil) != (c.runs == nil):
 				t.Errorf("%s: %+v: %v, want %d runs", name, c.size, err, len(c.runs))
 			case err == nil && !slices.Equal(joined(got.Runs), c.runs):
-				t.Errorf("%s: %+v: %d tokens, want %d", name, c.size, got.Tokens(), (&media.Layout{Runs: c.runs}).Tokens())
+				t.Errorf("%s: %+v: %d tokens, want %d", name, c.size, got.CountTokens(), (&media.Layout{Runs: c.runs}).CountTokens())
 			}
 		}
 	}
@@ -120,8 +120,8 @@ func TestSGLangLoads(t *testing.T) {
 		// 1920 by 1080 pixels become 1008 by 560, below 602,112.
 		{media.Size{Width: 1920, Height: 1080, Frames: 20, Rate: 10}, 2 * 36 * 20},
 	} {
-		if got, err := l.family.Layout(media.Video, c.size); err != nil || got.Tokens() != c.want {
-			t.Errorf("%+v: %d tokens, want %d: %v", c.size, got.Tokens(), c.want, err)
+		if got, err := l.family.Layout(media.Video, c.size); err != nil || got.CountTokens() != c.want {
+			t.Errorf("%+v: %d tokens, want %d: %v", c.size, got.CountTokens(), c.want, err)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestSGLangLoads(t *testing.T) {
 // TestLoaderOf: each engine has a loader, by its name in the model card.
 func TestLoaderOf(t *testing.T) {
 	for engine, want := range map[string]Loader{"": AllFrames, "tiny": AllFrames, "sim": AllFrames, "vllm": VLLM, "sglang": SGLang, "trtllm": UnknownLoader, "llamacpp": UnknownLoader} {
-		if got := LoaderOf(engine); got != want {
+		if got := LoaderForEngine(engine); got != want {
 			t.Errorf("%s: %d, want %d", engine, got, want)
 		}
 	}

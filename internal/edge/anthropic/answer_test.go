@@ -60,7 +60,7 @@ func script(chunks ...any) []api.Chunk {
 			calls++
 		case api.Finish:
 			i++
-			c.Reason = chunks[i].(api.Reason)
+			c.Reason = chunks[i].(api.FinishReason)
 		}
 		if c.Kind == api.Arguments || c.Kind == api.CallEnd {
 			c.Call = calls - 1
@@ -280,7 +280,7 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 		calls++
 	}
 	if rng.IntN(8) > 0 {
-		c := api.Chunk{Kind: api.Finish, Reason: api.Reason(rng.IntN(4))}
+		c := api.Chunk{Kind: api.Finish, Reason: api.FinishReason(rng.IntN(4))}
 		if c.Reason == api.ReasonStop && rng.IntN(2) == 0 {
 			c.StopString = words[1+rng.IntN(len(words)-1)]
 		}

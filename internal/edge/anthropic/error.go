@@ -37,7 +37,7 @@ func errorType(c fault.Code) string {
 // appendError appends err as the API's error object. An error without a *fault.Error in its chain is a
 // defect: the client learns only that.
 func appendError(dst []byte, err error, requestID string) []byte {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	dst = append(dst, `{"type":"error","error":{"type":"`...)
 	dst = append(dst, errorType(f.Code)...)
 	dst = append(dst, `","message":`...)
@@ -67,10 +67,10 @@ const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["
 // WriteError writes err as a whole response: its status, Retry-After if waiting helps, and the error object.
 // It copies the header x-request-id, if w has it, to request-id, which the official clients read.
 func WriteError(w http.ResponseWriter, err error) {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
 	h := w.Header()
-	api.SetErrorHeader(h, f)
+	api.SetErrorHeaders(h, f)
 	id := h.Get("x-request-id")
 	if id != "" {
 		h.Set("request-id", id)

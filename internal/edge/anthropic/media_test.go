@@ -47,7 +47,7 @@ func TestDecodeMedia(t *testing.T) {
 // checkMedia checks the guarantees of Decode for media.
 func checkMedia(t *testing.T, r *api.Request) {
 	t.Helper()
-	all := r.Media()
+	all := r.MediaObjects()
 	if len(all) > api.MaxMedia || r.HasMedia() != (len(all) > 0) {
 		t.Errorf("%d media objects", len(all))
 	}

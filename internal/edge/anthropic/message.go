@@ -12,9 +12,9 @@ import (
 // choice.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
 	if q.Stream {
-		return &stream{head: h, open: noBlock, call: noBlock}
+		return &streamWriter{head: h, openBlock: noBlock, callBlock: noBlock}
 	}
-	return &body{head: h}
+	return &bodyWriter{head: h}
 }
 
 // AppendCount appends the answer of /v1/messages/count_tokens: the number of prompt tokens.
@@ -25,15 +25,15 @@ func AppendCount(dst []byte, tokens int) []byte {
 }
 
 // bodyWriter collects the chunks of one answer and prints the whole answer at its end.
-type body struct {
+type bodyWriter struct {
 	head   *api.Head
 	fold   api.Fold
 	tokens api.TokenCounts // known so far
 }
 
 // Append implements api.Writer. It prints nothing: a whole answer is printed by End.
-func (b *body) Append(dst []byte, c *api.Chunk) []byte {
-	b.fold.Add(c)
+func (b *bodyWriter) Append(dst []byte, c *api.Chunk) []byte {
+	b.fold.AddChunk(c)
 	if c.Kind == api.Role || c.Kind == api.Usage {
 		b.tokens = c.Tokens
 	}
@@ -41,11 +41,11 @@ func (b *body) Append(dst []byte, c *api.Chunk) []byte {
 }
 
 // Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
-func (b *body) Fail(dst []byte, err error) []byte { return appendError(dst, err, b.head.ID) }
+func (b *bodyWriter) Fail(dst []byte, err error) []byte { return appendError(dst, err, b.head.ID) }
 
 // End implements api.Writer. An answer without a Finish chunk has a stop_reason of null.
-func (b *body) End(dst []byte) []byte {
-	var choice api.Choice
+func (b *bodyWriter) End(dst []byte) []byte {
+	var choice api.FoldedChoice
 	if len(b.fold.Choices) > 0 {
 		choice = b.fold.Choices[0]
 	}
@@ -55,10 +55,10 @@ func (b *body) End(dst []byte) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendItem(dst, &choice.Items[i])
+		dst = appendContentBlock(dst, &choice.Items[i])
 	}
 	dst = append(dst, `],`...)
-	dst = appendStop(dst, choice.Reason, choice.StopString)
+	dst = appendStopReason(dst, choice.Reason, choice.StopString)
 	dst = append(dst, `,"usage":`...)
 	dst = appendUsage(dst, b.tokens)
 	dst = api.AppendExt(dst, b.fold.Ext)
@@ -74,7 +74,7 @@ func appendOpening(dst []byte, h *api.Head) []byte {
 }
 
 // appendContentBlock appends one content block.
-func appendItem(dst []byte, it *api.Item) []byte {
+func appendContentBlock(dst []byte, it *api.AnswerItem) []byte {
 	switch it.Kind {
 	case api.Reasoning:
 		dst = append(dst, `{"type":"thinking","thinking":`...)
@@ -126,7 +126,7 @@ func firstByte(text []byte) byte {
 }
 
 // appendStopReason appends the reason why an answer ended.
-func appendStop(dst []byte, r api.Reason, stop string) []byte {
+func appendStopReason(dst []byte, r api.FinishReason, stop string) []byte {
 	dst = append(dst, `"stop_reason":`...)
 	switch {
 	case stop != "":

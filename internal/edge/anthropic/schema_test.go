@@ -22,7 +22,7 @@ func TestSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		schema := Schema()
+		schema := MessageSchema()
 		texts := strings.Split(strings.TrimSpace(string(b)), "\n")
 		switch {
 		case strings.HasSuffix(file, ".sse"):

@@ -67,7 +67,7 @@ func (a *Annotations) Add(annotation string) bool {
 
 // FirstAnnotation returns the name of the first annotation in the order of AnnotationNames; "" if there is
 // none.
-func (a Annotations) First() string {
+func (a Annotations) FirstAnnotation() string {
 	for i, asked := range []bool{a.Query != NoQuery, a.FormattedPrompt, a.TokenIDs, a.LLMMetrics, a.RequestID} {
 		if asked {
 			return AnnotationNames()[i]

@@ -24,7 +24,7 @@ func (e Endpoint) String() string {
 }
 
 // IsConversation reports whether the endpoint's requests are conversations.
-func (e Endpoint) Talks() bool { return e == Chat || e == Responses || e == Messages }
+func (e Endpoint) IsConversation() bool { return e == Chat || e == Responses || e == Messages }
 
 // Writer prints one answer in the format of one API, streamed or whole. It is not safe for concurrent use.
 type Writer interface {

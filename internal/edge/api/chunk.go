@@ -30,14 +30,14 @@ const (
 )
 
 // FinishReason is the reason why a choice ended.
-type Reason uint8
+type FinishReason uint8
 
 // The reasons.
 const (
-	NoReason     Reason = iota // it has not ended
-	ReasonStop                 // the model ended it, or a stop string did
-	ReasonLength               // the token limit
-	ReasonCalls                // the model called functions
+	NoReason     FinishReason = iota // it has not ended
+	ReasonStop                       // the model ended it, or a stop string did
+	ReasonLength                     // the token limit
+	ReasonCalls                      // the model called functions
 )
 
 // Chunk is one step of an answer.
@@ -54,7 +54,7 @@ type Chunk struct {
 	// CallID and Name are a call's id and function. CallBegin only.
 	CallID, Name string
 	// Reason is why the choice ended. Finish only.
-	Reason Reason
+	Reason FinishReason
 	// StopString is the stop string which ended the choice; "" if none did. Finish only.
 	StopString string
 	// Tokens are the token counts. In Usage they cover the whole answer. In other chunks, Prompt and Cached
@@ -114,7 +114,7 @@ type AnswerExt struct {
 }
 
 // IsQuery reports whether x, which may be nil, answers a query.
-func (x *AnswerExt) Asked() bool { return x != nil && x.Query != nil }
+func (x *AnswerExt) IsQuery() bool { return x != nil && x.Query != nil }
 
 // QueryAnswer answers the annotation QueryInstance: the worker which the request would have been sent to, and
 // its prompt.

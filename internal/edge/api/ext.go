@@ -13,7 +13,7 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 		return dst
 	}
 	if x.Query != nil {
-		return appendQuery(dst, x.Query, x.Annotated)
+		return appendQueryAnswer(dst, x.Query, x.Annotated)
 	}
 	dst = append(dst, `,"nvext":{"attempts":`...)
 	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
@@ -70,7 +70,7 @@ func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 	return dst
 }
 
-func appendQuery(dst []byte, q *QueryAnswer, a *Annotated) []byte {
+func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	dst = append(dst, `,"nvext":{`...)
 	dst = appendWorkerFields(dst, q.Worker)
 	dst = append(dst, `,"overlap_blocks":`...)

@@ -11,7 +11,7 @@ import (
 
 // AsFault returns the first *fault.Error in err's chain. An error without one is a defect: the client then
 // gets an Internal error without details.
-func Fault(err error) *fault.Error {
+func AsFault(err error) *fault.Error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return f
@@ -26,7 +26,7 @@ func Fault(err error) *fault.Error {
 // SetErrorHeaders sets the headers of an error response: its type, how long to wait if waiting helps (in
 // whole seconds, rounded up, at least one), and whether to retry. Without the latter the official clients
 // decide by the status: they retry every 409 and everything above 499.
-func SetErrorHeader(h http.Header, f *fault.Error) {
+func SetErrorHeaders(h http.Header, f *fault.Error) {
 	class := f.Code.Class()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Should-Retry", strconv.FormatBool(class.Retryable))

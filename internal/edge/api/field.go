@@ -31,13 +31,13 @@ type Field struct {
 }
 
 // RequiredField returns a mapped field which every request must have.
-func Needs(name, schema string) Field { return Field{name, Mapped, true, schema} }
+func RequiredField(name, schema string) Field { return Field{name, Mapped, true, schema} }
 
 // MappedField returns a mapped field.
-func Maps(name, schema string) Field { return Field{name, Mapped, false, schema} }
+func MappedField(name, schema string) Field { return Field{name, Mapped, false, schema} }
 
 // AcceptedField returns an accepted field.
-func Accepts(name, schema string) Field { return Field{name, Accepted, false, schema} }
+func AcceptedField(name, schema string) Field { return Field{name, Accepted, false, schema} }
 
 // RefusedField returns a refused field. schema describes the values which are accepted nevertheless.
-func Refuses(name, schema string) Field { return Field{name, Refused, false, schema} }
+func RefusedField(name, schema string) Field { return Field{name, Refused, false, schema} }

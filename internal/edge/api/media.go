@@ -46,7 +46,7 @@ func (m *Message) HasMedia() bool {
 }
 
 // MediaObjects returns the media objects of all messages, in order.
-func (r *Request) Media() []*Media {
+func (r *Request) MediaObjects() []*Media {
 	var all []*Media
 	for i := range r.Messages {
 		for j := range r.Messages[i].Parts {
@@ -62,17 +62,17 @@ func (r *Request) Media() []*Media {
 type MediaCount struct{ n int }
 
 // CountObject counts one object, the part being read. It refuses the object after MaxMedia.
-func (c *MediaCount) Count(r *strictjson.Reader) error {
+func (c *MediaCount) CountObject(r *strictjson.Reader) error {
 	if c.n++; c.n > MaxMedia {
-		return r.Refuse("is one media object too many: a request has at most %d", MaxMedia)
+		return r.InvalidError("is one media object too many: a request has at most %d", MaxMedia)
 	}
 	return nil
 }
 
 // ReadURL reads a URL, a string, into m.
 func ReadURL(r *strictjson.Reader, m *Media) error {
-	m.Param = r.Param()
-	if err := r.Text(&m.URL); err != nil {
+	m.Param = r.ParamPath()
+	if err := r.ReadStringInto(&m.URL); err != nil {
 		return err
 	}
 	scheme, _, ok := strings.Cut(m.URL[:min(len(m.URL), 16)], ":")
@@ -80,44 +80,44 @@ func ReadURL(r *strictjson.Reader, m *Media) error {
 	case ok && scheme == "data":
 		return nil
 	case !ok || scheme != "http" && scheme != "https":
-		return r.Refuse("must be an http or https URL, or a data: URI")
+		return r.InvalidError("must be an http or https URL, or a data: URI")
 	case len(m.URL) > MaxURL:
-		return r.Refuse("is a URL of %d bytes; at most %d are taken", len(m.URL), MaxURL)
+		return r.InvalidError("is a URL of %d bytes; at most %d are taken", len(m.URL), MaxURL)
 	}
 	return nil
 }
 
 // ReadMediaLocation reads the URL of an object: a string, or an object with members "url" and, optionally,
 // "detail".
-func ReadLocation(r *strictjson.Reader, m *Media) error {
+func ReadMediaLocation(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
 		if r.Kind() != strictjson.StringKind {
-			return r.Expected("a URL or an object with a 'url'")
+			return r.WrongTypeError("a URL or an object with a 'url'")
 		}
 		return ReadURL(r, m)
 	}
-	err := r.Object(func(key string) error {
-		if none, err := r.Null(); none || err != nil {
+	err := r.ReadObject(func(key string) error {
+		if none, err := r.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "url":
 			return ReadURL(r, m)
 		case "detail":
-			return ReadDetail(r)
+			return ReadImageDetail(r)
 		}
-		return r.Unsupported()
+		return r.UnsupportedError()
 	})
 	if err == nil && m.URL == "" {
-		return r.Refuse("needs a 'url'")
+		return r.InvalidError("needs a 'url'")
 	}
 	return err
 }
 
 // ReadImageDetail reads the detail of an image. It has no effect, since the model's processor decides by the
 // image's size.
-func ReadDetail(r *strictjson.Reader) error {
-	s, err := r.String()
+func ReadImageDetail(r *strictjson.Reader) error {
+	s, err := r.ReadString()
 	if err != nil {
 		return err
 	}
@@ -125,41 +125,41 @@ func ReadDetail(r *strictjson.Reader) error {
 	case "auto", "low", "high", "original":
 		return nil
 	}
-	return r.Refuse("must be one of auto, low, high and original")
+	return r.InvalidError("must be one of auto, low, high and original")
 }
 
 // ReadAudio reads audio in base64: {"data","format"}.
-func ReadSound(r *strictjson.Reader, m *Media) error {
+func ReadAudio(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
-		return r.Expected("an object with 'data' and 'format'")
+		return r.WrongTypeError("an object with 'data' and 'format'")
 	}
 	var data, format string
-	err := r.Object(func(key string) error {
-		if none, err := r.Null(); none || err != nil {
+	err := r.ReadObject(func(key string) error {
+		if none, err := r.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "data":
-			m.Param = r.Param()
-			return r.Text(&data)
+			m.Param = r.ParamPath()
+			return r.ReadStringInto(&data)
 		case "format":
-			if err := r.Text(&format); err != nil {
+			if err := r.ReadStringInto(&format); err != nil {
 				return err
 			}
-			if !IsName(format, 32, "-+.") {
-				return r.Refuse("must be the name of a format, such as wav")
+			if !IsValidName(format, 32, "-+.") {
+				return r.InvalidError("must be the name of a format, such as wav")
 			}
 			return nil
 		}
-		return r.Unsupported()
+		return r.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case data == "":
-		return r.Refuse("needs 'data': the sound in base64")
+		return r.InvalidError("needs 'data': the sound in base64")
 	case format == "":
-		return r.Refuse("needs a 'format', such as wav")
+		return r.InvalidError("needs a 'format', such as wav")
 	}
 	m.URL = DataURI("audio/"+format, data)
 	return nil
@@ -167,11 +167,11 @@ func ReadSound(r *strictjson.Reader, m *Media) error {
 
 // ReadMediaName reads a client's own name of an object.
 func ReadMediaName(r *strictjson.Reader, m *Media) error {
-	if err := r.Text(&m.Name); err != nil {
+	if err := r.ReadStringInto(&m.Name); err != nil {
 		return err
 	}
 	if m.Name == "" || len(m.Name) > MaxMediaName {
-		return r.Refuse("must have between 1 and %d bytes, not %d", MaxMediaName, len(m.Name))
+		return r.InvalidError("must have between 1 and %d bytes, not %d", MaxMediaName, len(m.Name))
 	}
 	return nil
 }

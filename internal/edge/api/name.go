@@ -4,7 +4,7 @@ import "strings"
 
 // IsValidName reports whether s can name a function or a schema: it has 1 to most bytes, each an ASCII
 // letter, a digit or one of marks.
-func IsName(s string, most int, marks string) bool {
+func IsValidName(s string, most int, marks string) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {

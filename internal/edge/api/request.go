@@ -120,7 +120,7 @@ type ToolChoice struct {
 }
 
 // RequiresCall reports whether the answer must be tool calls.
-func (c ToolChoice) Must() bool { return c.Mode == ToolRequired || c.Mode == ToolNamed }
+func (c ToolChoice) RequiresCall() bool { return c.Mode == ToolRequired || c.Mode == ToolNamed }
 
 // FormatKind is the kind of text which the answer must be.
 type FormatKind uint8
@@ -178,13 +178,13 @@ type RequestExt struct {
 
 // PinnedWorker returns the worker and rank which must serve the request; the zero Worker if the router may
 // choose. It returns a *fault.Error if there is a rank without a worker.
-func (x *RequestExt) Pin() (kv.Worker, error) {
+func (x *RequestExt) PinnedWorker() (kv.Worker, error) {
 	pin := kv.Worker{ID: x.Worker}
 	if x.Rank == nil {
 		return pin, nil
 	}
 	if x.Worker == 0 {
-		return kv.Worker{}, fault.Param("nvext.dp_rank", "'nvext.dp_rank' needs a worker id beside it (nvext.backend_instance_id)")
+		return kv.Worker{}, fault.InvalidParam("nvext.dp_rank", "'nvext.dp_rank' needs a worker id beside it (nvext.backend_instance_id)")
 	}
 	pin.Rank = *x.Rank
 	return pin, nil

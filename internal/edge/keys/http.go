@@ -9,7 +9,7 @@ import (
 
 // IdentifyClient returns the client whose key the request has, in the header of OpenAI's or of Anthropic's
 // clients. One valid key is enough. The error is Unauthorized.
-func (r *Ring) Identify(h http.Header) (*Client, error) {
+func (r *Keyring) IdentifyClient(h http.Header) (*KeyClient, error) {
 	scheme, bearer, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		bearer = ""
@@ -19,7 +19,7 @@ func (r *Ring) Identify(h http.Header) (*Client, error) {
 		if secret == "" {
 			continue
 		}
-		if c := r.Find(secret); c != nil {
+		if c := r.FindClient(secret); c != nil {
 			return c, nil
 		}
 	}
@@ -31,8 +31,8 @@ func (r *Ring) Identify(h http.Header) (*Client, error) {
 
 // IdentifyAdmin is IdentifyClient for administrative requests. A valid key without admin rights is Forbidden;
 // its client is returned with the error.
-func (r *Ring) IdentifyAdmin(h http.Header) (*Client, error) {
-	c, err := r.Identify(h)
+func (r *Keyring) IdentifyAdmin(h http.Header) (*KeyClient, error) {
+	c, err := r.IdentifyClient(h)
 	if err == nil && !c.Key().Admin {
 		err = fault.New(fault.Forbidden, "the key %s may not do this: it takes one with admin: true in the key file", c.Key().Name)
 	}
@@ -40,4 +40,4 @@ func (r *Ring) IdentifyAdmin(h http.Header) (*Client, error) {
 }
 
 // SetChallenge sets the header of a response to a request without a valid key.
-func Challenge(h http.Header) { h.Set("WWW-Authenticate", `Bearer realm="penstock"`) }
+func SetChallenge(h http.Header) { h.Set("WWW-Authenticate", `Bearer realm="penstock"`) }

@@ -35,7 +35,7 @@ type Key struct {
 type digest [sha256.Size]byte
 
 // AllowsModel reports whether the client may use a model with any of the names.
-func (k *Key) Allows(names ...string) bool {
+func (k *Key) AllowsModel(names ...string) bool {
 	if k.Models == nil {
 		return true
 	}
@@ -50,7 +50,7 @@ func (k *Key) Allows(names ...string) bool {
 }
 
 // Keyring holds the current keys. It is safe for concurrent use.
-type Ring struct {
+type Keyring struct {
 	files *reload.Files
 	start time.Time
 	// salt hashes a digest to the key of its map entry, so that the time of a look-up reveals nothing about
@@ -58,22 +58,22 @@ type Ring struct {
 	salt [sha256.Size]byte
 	mu   struct {
 		sync.RWMutex
-		clients map[string]*Client // by name
-		places  map[digest]place
+		clients map[string]*KeyClient // by name
+		places  map[digest]ringEntry
 	}
 }
 
-type place struct {
+type ringEntry struct {
 	digest digest
-	client *Client
+	client *KeyClient
 }
 
 // Open reads the key file at path. Run watches it for changes.
-func Open(path string) (*Ring, error) {
-	r := &Ring{start: time.Now()}
+func Open(path string) (*Keyring, error) {
+	r := &Keyring{start: time.Now()}
 	_, _ = rand.Read(r.salt[:]) // rand.Read never fails
 	var err error
-	r.files, err = reload.Open("API keys", func(contents [][]byte) error { return r.use(contents[0]) }, path)
+	r.files, err = reload.Open("API keys", func(contents [][]byte) error { return r.applyFile(contents[0]) }, path)
 	if err != nil {
 		return nil, err
 	}
@@ -81,29 +81,29 @@ func Open(path string) (*Ring, error) {
 }
 
 // Run applies changes of the file until ctx ends. An invalid file changes nothing and is logged.
-func (r *Ring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
+func (r *Keyring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
 
 // applyFile replaces the keys by those of a file. A client which existed before keeps its account.
-func (r *Ring) use(data []byte) error {
-	all, err := Parse(data)
+func (r *Keyring) applyFile(data []byte) error {
+	all, err := ParseFile(data)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clients := make(map[string]*Client, len(all))
-	places := make(map[digest]place, len(all))
+	clients := make(map[string]*KeyClient, len(all))
+	places := make(map[digest]ringEntry, len(all))
 	for i := range all {
 		k := &all[i]
 		c := r.mu.clients[k.Name]
 		if c == nil {
-			c = &Client{ring: r}
-			c.mu.account = limit.New(r.now(), k.Limits)
+			c = &KeyClient{ring: r}
+			c.mu.account = limit.New(r.monotonicNow(), k.Limits)
 		}
-		c.set(k)
+		c.setKey(k)
 		clients[k.Name] = c
 		for _, d := range k.digests {
-			places[r.blind(d)] = place{d, c}
+			places[r.blindDigest(d)] = ringEntry{d, c}
 		}
 	}
 	r.mu.clients, r.mu.places = clients, places
@@ -111,12 +111,12 @@ func (r *Ring) use(data []byte) error {
 }
 
 // FindClient returns the client with the given key; nil if there is none.
-func (r *Ring) Find(secret string) *Client {
+func (r *Keyring) FindClient(secret string) *KeyClient {
 	if len(secret) > maxSecret {
 		return nil
 	}
 	d := digest(sha256.Sum256([]byte(secret)))
-	at := r.blind(d)
+	at := r.blindDigest(d)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	p := r.mu.places[at]
@@ -126,28 +126,28 @@ func (r *Ring) Find(secret string) *Client {
 	return p.client
 }
 
-func (r *Ring) blind(d digest) digest {
+func (r *Keyring) blindDigest(d digest) digest {
 	var b [2 * sha256.Size]byte
 	copy(b[:], r.salt[:])
 	copy(b[sha256.Size:], d[:])
 	return sha256.Sum256(b[:])
 }
 
-func (r *Ring) now() kv.Mono { return kv.Mono(time.Since(r.start)) }
+func (r *Keyring) monotonicNow() kv.Mono { return kv.Mono(time.Since(r.start)) }
 
 // EachUsage calls f with the usage of every current key, in no particular order. It holds the read lock
 // during the calls.
-func (r *Ring) Each(f func(name string, u Usage)) {
+func (r *Keyring) EachUsage(f func(name string, u Usage)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for name, c := range r.mu.clients {
-		f(name, c.usage())
+		f(name, c.currentUsage())
 	}
 }
 
 // KeyClient is the owner of a key. It is safe for concurrent use, and stays usable after its key was removed.
-type Client struct {
-	ring *Ring
+type KeyClient struct {
+	ring *Keyring
 	key  atomic.Pointer[Key]
 	mu   struct {
 		sync.Mutex
@@ -175,47 +175,47 @@ func (u *Usage) Add(o Usage) {
 	u.Inflight += o.Inflight
 }
 
-func (c *Client) set(k *Key) {
+func (c *KeyClient) setKey(k *Key) {
 	c.key.Store(k)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Set(c.ring.now(), k.Limits)
+	c.mu.account.SetLimits(c.ring.monotonicNow(), k.Limits)
 }
 
 // Key returns the file's entry of the client, which must not be changed.
-func (c *Client) Key() *Key { return c.key.Load() }
+func (c *KeyClient) Key() *Key { return c.key.Load() }
 
 // AdmitRequest admits a request, or returns the limit which refuses it. FinishRequest must follow an admitted
 // request.
-func (c *Client) Enter() limit.Verdict {
+func (c *KeyClient) AdmitRequest() limit.Admission {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.mu.account.Enter(c.ring.now())
-	if v.Over == limit.None {
+	v := c.mu.account.Admit(c.ring.monotonicNow())
+	if v.Exceeded == limit.None {
 		c.mu.usage.Requests++
 	} else {
-		c.mu.usage.Refused[v.Over]++
+		c.mu.usage.Refused[v.Exceeded]++
 	}
 	return v
 }
 
 // FinishRequest ends an admitted request.
-func (c *Client) Leave() {
+func (c *KeyClient) FinishRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Leave()
+	c.mu.account.Release()
 }
 
 // SpendTokens counts tokens of a request.
-func (c *Client) Spend(prompt, output int) {
+func (c *KeyClient) SpendTokens(prompt, output int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Spend(c.ring.now(), prompt+output)
+	c.mu.account.SpendTokens(c.ring.monotonicNow(), prompt+output)
 	c.mu.usage.Prompt += uint64(prompt)
 	c.mu.usage.Output += uint64(output)
 }
 
-func (c *Client) usage() Usage {
+func (c *KeyClient) currentUsage() Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.mu.usage

@@ -8,48 +8,48 @@ import (
 )
 
 // bodyWriter collects the chunks of one answer and prints the whole answer at its end.
-type body struct {
-	form
+type bodyWriter struct {
+	answerOptions
 	fold     api.Fold
-	logprobs []collected // by choice
+	logprobs []choiceLogprobs // by choice
 }
 
 // choiceLogprobs holds the log-probabilities of one choice as JSON array elements: of chat's one array, or of
 // the four arrays of completions.
-type collected struct {
+type choiceLogprobs struct {
 	given  bool
 	arrays [4][]byte
 }
 
 // Append implements api.Writer. It prints nothing: a whole answer is printed by End.
-func (b *body) Append(dst []byte, c *api.Chunk) []byte {
-	b.fold.Add(c)
+func (b *bodyWriter) Append(dst []byte, c *api.Chunk) []byte {
+	b.fold.AddChunk(c)
 	if c.Logprobs == nil {
 		return dst
 	}
 	for len(b.logprobs) <= c.Choice {
-		b.logprobs = append(b.logprobs, collected{})
+		b.logprobs = append(b.logprobs, choiceLogprobs{})
 	}
-	b.logprobs[c.Choice].add(b.endpoint, c.Logprobs)
+	b.logprobs[c.Choice].addLogprobs(b.endpoint, c.Logprobs)
 	return dst
 }
 
 // Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
-func (b *body) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
+func (b *bodyWriter) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
 
-func (c *collected) add(endpoint api.Endpoint, lps []api.Logprob) {
+func (c *choiceLogprobs) addLogprobs(endpoint api.Endpoint, lps []api.Logprob) {
 	c.given = true
-	if endpoint.Talks() {
-		c.extend(0, lps, appendChatLogprobs)
+	if endpoint.IsConversation() {
+		c.extendArray(0, lps, appendChatLogprobs)
 		return
 	}
-	appenders := [...]func([]byte, []api.Logprob) []byte{appendTokenTexts, appendTokenLogprobs, appendTops, appendOffsets}
+	appenders := [...]func([]byte, []api.Logprob) []byte{appendTokenTexts, appendTokenLogprobs, appendTopLogprobs, appendOffsets}
 	for i, appender := range appenders {
-		c.extend(i, lps, appender)
+		c.extendArray(i, lps, appender)
 	}
 }
 
-func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api.Logprob) []byte) {
+func (c *choiceLogprobs) extendArray(i int, lps []api.Logprob, appender func([]byte, []api.Logprob) []byte) {
 	if len(lps) == 0 {
 		return
 	}
@@ -60,7 +60,7 @@ func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api
 }
 
 // End implements api.Writer. A choice without a Finish chunk has a finish_reason of null.
-func (b *body) End(dst []byte) []byte {
+func (b *bodyWriter) End(dst []byte) []byte {
 	object := "chat.completion"
 	if b.endpoint == api.Completion {
 		object = "text_completion"
@@ -78,7 +78,7 @@ func (b *body) End(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-func (b *body) appendChoice(dst []byte, i int) []byte {
+func (b *bodyWriter) appendChoice(dst []byte, i int) []byte {
 	choice := &b.fold.Choices[i]
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(i), 10)
@@ -96,12 +96,12 @@ func (b *body) appendChoice(dst []byte, i int) []byte {
 		dst = append(dst, "null"...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
-	dst = appendReason(dst, choice.Reason)
+	dst = appendFinishReason(dst, choice.Reason)
 	return append(dst, '}')
 }
 
 // appendMessage appends the assistant's message. Its content is null if there are only tool calls.
-func appendMessage(dst []byte, choice *api.Choice) []byte {
+func appendMessage(dst []byte, choice *api.FoldedChoice) []byte {
 	dst = append(dst, `{"role":"assistant","content":`...)
 	text := choice.AppendText(nil, api.Text)
 	calls := 0
@@ -129,7 +129,7 @@ func appendMessage(dst []byte, choice *api.Choice) []byte {
 }
 
 // appendCalls appends the tool calls among items. Arguments may be incomplete.
-func appendCalls(dst []byte, items []api.Item) []byte {
+func appendCalls(dst []byte, items []api.AnswerItem) []byte {
 	n := 0
 	for i := range items {
 		it := &items[i]
@@ -150,8 +150,8 @@ func appendCalls(dst []byte, items []api.Item) []byte {
 	return dst
 }
 
-func (b *body) appendLogprobs(dst []byte, c *collected) []byte {
-	if b.endpoint.Talks() {
+func (b *bodyWriter) appendLogprobs(dst []byte, c *choiceLogprobs) []byte {
+	if b.endpoint.IsConversation() {
 		dst = append(dst, `{"content":[`...)
 		dst = append(dst, c.arrays[0]...)
 		return append(dst, `],"refusal":null}`...)

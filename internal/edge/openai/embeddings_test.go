@@ -60,8 +60,8 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 		`{`:                                                    "",
 	} {
 		_, err := DecodeEmbeddings([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.AsFault(err).Param, param)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func FuzzDecodeEmbeddings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeEmbeddings(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return

@@ -11,7 +11,7 @@ import (
 // AppendError appends err as the API's error object. An error without a *fault.Error in its chain is a
 // defect: the client learns only that.
 func AppendError(dst []byte, err error) []byte {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
 	dst = append(dst, `{"error":{"message":`...)
 	dst = strictjson.AppendString(dst, f.Message)
@@ -31,9 +31,9 @@ func AppendError(dst []byte, err error) []byte {
 // WriteError writes err as a whole response: the error object, and its status, from which the official
 // clients derive the exception which they raise.
 func WriteError(w http.ResponseWriter, err error) {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
-	api.SetErrorHeader(w.Header(), f)
+	api.SetErrorHeaders(w.Header(), f)
 	w.WriteHeader(class.Status)
 	// An error here means that the client has disconnected.
 	_, _ = w.Write(append(AppendError(nil, f), '\n'))
@@ -41,7 +41,7 @@ func WriteError(w http.ResponseWriter, err error) {
 
 // WriteMethodNotAllowed answers a request whose method the path does not support. The status is 405, which
 // has no fault.Code because it concerns only HTTP. allow lists the supported methods.
-func RefuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
+func WriteMethodNotAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	h := w.Header()
 	h.Set("Allow", allow)
 	h.Set("Content-Type", "application/json")

@@ -75,7 +75,7 @@ func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 		return `"low"`, ""
 	case f.Name == "reasoning_effort":
 		return `"none"`, `"low"`
-	case f.Schema == noMembers:
+	case f.Schema == emptyObject:
 		return `{}`, `{"a":1}`
 	case f.Schema == "":
 		return `null`, `{}`
@@ -136,7 +136,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				continue
 			}
 			_, err = Decode(e, []byte(bodyWith(e, f.Name, refused)))
-			if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
+			if fl := api.AsFault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
 				t.Errorf("%v %s: %s is answered with %v", e, f.Name, refused, err)
 			}
 		}
@@ -243,7 +243,7 @@ func TestOfficialClientObjects(t *testing.T) {
 		switch {
 		case s.refused == "" && err != nil:
 			t.Errorf("%s: %v", s.fields, err)
-		case s.refused != "" && (err == nil || api.Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
+		case s.refused != "" && (err == nil || api.AsFault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
 			t.Errorf("%s: %v, want the refusal of %s", s.fields, err, s.refused)
 		}
 	}

@@ -99,7 +99,7 @@ func TestHostile(t *testing.T) {
 		case (err == nil) != (tt.words == ""):
 			t.Errorf("%s: %v, want %q", name, err, tt.words)
 		case err == nil:
-		case fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), tt.words) || len(err.Error()) > 4096:
+		case fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), tt.words) || len(err.Error()) > 4096:
 			t.Errorf("%s: %.200v, want %q", name, err, tt.words)
 		}
 		limit := uint64(6*size + 1<<20) // the rest is for the keys of one object
@@ -134,7 +134,7 @@ func TestManyMessages(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[` + strings.Repeat(`{"role":"user","content":""},`, maxMessages) + `0]}`)
 	var err error
 	got := allocated(func() { _, err = Decode(api.Chat, body) })
-	if err == nil || api.Fault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
+	if err == nil || api.AsFault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
 		t.Error(err)
 	}
 	if got > maxMessages*360 {

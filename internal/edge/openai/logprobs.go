@@ -68,7 +68,7 @@ func appendTokenText(dst, token []byte, mark string) []byte {
 }
 
 // appendCompletionLogprobs appends a completions choice's logprobs: four parallel arrays.
-func (f *form) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
+func (f *answerOptions) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
 	dst = append(dst, `{"tokens":[`...)
 	dst = appendTokenTexts(dst, lps)
 	dst = append(dst, `],"token_logprobs":[`...)
@@ -78,7 +78,7 @@ func (f *form) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
 		dst = append(dst, "null"...)
 	} else {
 		dst = append(dst, '[')
-		dst = appendTops(dst, lps)
+		dst = appendTopLogprobs(dst, lps)
 		dst = append(dst, ']')
 	}
 	dst = append(dst, `,"text_offset":[`...)
@@ -108,7 +108,7 @@ func appendTokenLogprobs(dst []byte, lps []api.Logprob) []byte {
 
 // appendTopLogprobs appends for each token an object which maps the alternatives to their log-probabilities.
 // It always includes the chosen token. Tokens of equal text share one key, with the highest probability.
-func appendTops(dst []byte, lps []api.Logprob) []byte {
+func appendTopLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -118,22 +118,22 @@ func appendTops(dst []byte, lps []api.Logprob) []byte {
 		chosen := false
 		top := lps[i].Top
 		for j, t := range top {
-			if named(top[:j], t.Token) {
+			if containsToken(top[:j], t.Token) {
 				continue
 			}
-			dst = appendTop(dst, n, t.Token, t.Logprob)
+			dst = appendTopLogprob(dst, n, t.Token, t.Logprob)
 			chosen = chosen || bytes.Equal(t.Token, lps[i].Token)
 			n++
 		}
 		if !chosen {
-			dst = appendTop(dst, n, lps[i].Token, lps[i].Logprob)
+			dst = appendTopLogprob(dst, n, lps[i].Token, lps[i].Logprob)
 		}
 		dst = append(dst, '}')
 	}
 	return dst
 }
 
-func named(top []api.TokenLogprob, token []byte) bool {
+func containsToken(top []api.TokenLogprob, token []byte) bool {
 	for _, t := range top {
 		if bytes.Equal(t.Token, token) {
 			return true
@@ -142,7 +142,7 @@ func named(top []api.TokenLogprob, token []byte) bool {
 	return false
 }
 
-func appendTop(dst []byte, n int, token []byte, logprob float32) []byte {
+func appendTopLogprob(dst []byte, n int, token []byte, logprob float32) []byte {
 	if n > 0 {
 		dst = append(dst, ',')
 	}

@@ -49,15 +49,15 @@ func TestDecodeMedia(t *testing.T) {
 	if diff := cmp.Diff(want, q.Messages); diff != "" {
 		t.Error(diff)
 	}
-	if !q.ProcessorArgs || !q.HasMedia() || len(q.Media()) != 7 || q.Media()[6].URL != "http://x/t" {
-		t.Errorf("%v %v", q.ProcessorArgs, q.Media())
+	if !q.ProcessorArgs || !q.HasMedia() || len(q.MediaObjects()) != 7 || q.MediaObjects()[6].URL != "http://x/t" {
+		t.Errorf("%v %v", q.ProcessorArgs, q.MediaObjects())
 	}
 }
 
 // checkMedia checks the guarantees of Decode for media.
 func checkMedia(t *testing.T, r *api.Request) {
 	t.Helper()
-	all := r.Media()
+	all := r.MediaObjects()
 	if len(all) > api.MaxMedia || r.HasMedia() != (len(all) > 0) {
 		t.Errorf("%d media objects", len(all))
 	}

@@ -30,38 +30,38 @@ type Operation struct {
 // TokenizeFields lists the fields of POST /tokenize.
 func TokenizeFields() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Maps("prompt", anyString),
-		api.Maps("messages", messagesSchema),
-		api.Maps("add_special_tokens", anyBoolean),
-		api.Maps("add_generation_prompt", anyBoolean),
-		api.Maps("continue_final_message", anyBoolean),
-		api.Maps("return_token_strs", anyBoolean),
-		api.Maps("tools", toolsSchema),
-		api.Maps("chat_template_kwargs", anyObject),
-		api.Refuses("chat_template", ""),
-		api.Refuses("mm_processor_kwargs", ""),
+		api.RequiredField("model", anyString),
+		api.MappedField("prompt", anyString),
+		api.MappedField("messages", messagesSchema),
+		api.MappedField("add_special_tokens", anyBoolean),
+		api.MappedField("add_generation_prompt", anyBoolean),
+		api.MappedField("continue_final_message", anyBoolean),
+		api.MappedField("return_token_strs", anyBoolean),
+		api.MappedField("tools", toolsSchema),
+		api.MappedField("chat_template_kwargs", anyObject),
+		api.RefusedField("chat_template", ""),
+		api.RefusedField("mm_processor_kwargs", ""),
 	}
 }
 
 // DetokenizeFields lists the fields of POST /detokenize.
 func DetokenizeFields() []api.Field {
-	return []api.Field{api.Needs("model", anyString), api.Needs("tokens", tokenIDs)}
+	return []api.Field{api.RequiredField("model", anyString), api.RequiredField("tokens", tokenIDs)}
 }
 
 // EmbeddingsFields lists the fields of POST /v1/embeddings.
 func EmbeddingsFields() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Needs("input", promptSchema),
-		api.Maps("encoding_format", `{"enum":["float","base64"]}`),
-		api.Accepts("user", anyString),
-		api.Accepts("priority", anyInteger),
-		api.Accepts("add_special_tokens", yes),
-		api.Refuses("dimensions", ""),
-		api.Refuses("truncate_prompt_tokens", ""),
-		api.Refuses("input_type", ""),
-		api.Refuses("task", ""),
+		api.RequiredField("model", anyString),
+		api.RequiredField("input", promptSchema),
+		api.MappedField("encoding_format", `{"enum":["float","base64"]}`),
+		api.AcceptedField("user", anyString),
+		api.AcceptedField("priority", anyInteger),
+		api.AcceptedField("add_special_tokens", constTrue),
+		api.RefusedField("dimensions", ""),
+		api.RefusedField("truncate_prompt_tokens", ""),
+		api.RefusedField("input_type", ""),
+		api.RefusedField("task", ""),
 	}
 }
 
@@ -98,7 +98,7 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 		dst = append(dst, c.schema...)
 	}
 	dst = append(dst, `},"responses":{`...)
-	for i, r := range refusals() {
+	for i, r := range errorResponses() {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
@@ -112,15 +112,15 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 }
 
 // errorResponse is an error status which operations return.
-type refusal struct {
+type errorResponse struct {
 	name        string
 	code        fault.Code
 	description string
 }
 
 // errorResponses lists the errors of operations with a body. The last one stands for all others.
-func refusals() []refusal {
-	return []refusal{
+func errorResponses() []errorResponse {
+	return []errorResponse{
 		{"Invalid", fault.Invalid, "the request can never succeed as it is; param names the field that is wrong"},
 		{"Unauthorized", fault.Unauthorized, "the server asks for keys, and the request shows none that is good"},
 		{"Forbidden", fault.Forbidden, "the key is not for this"},
@@ -160,20 +160,20 @@ func appendOperation(dst []byte, op *Operation) []byte {
 		}
 	}
 	dst = append(dst, `,"responses":{"200":{"description":"done","content":{`...)
-	whole, event := op.schemas()
+	whole, event := op.responseSchemas()
 	dst = appendContent(dst, op.Answer, whole)
 	if streams {
 		dst = append(dst, ',')
 		dst = appendContent(dst, "text/event-stream", event)
 	}
 	dst = append(dst, `}}`...)
-	return append(appendRefusals(dst, op), `}}`...)
+	return append(appendErrorResponses(dst, op), `}}`...)
 }
 
 // responseSchemas returns the JSON schemas of a whole answer and of the data of a stream's events; "" for one
 // which does not exist.
-func (op *Operation) schemas() (whole, event string) {
-	whole, event = answers(op.Path)
+func (op *Operation) responseSchemas() (whole, event string) {
+	whole, event = answerSchemas(op.Path)
 	if whole != "" {
 		whole = `{"$ref":"#/components/schemas/` + whole + `"}`
 	}
@@ -202,8 +202,8 @@ func appendContent(dst []byte, media, schema string) []byte {
 
 // appendErrorResponses appends the error responses of an operation, each preceded by a comma. An operation
 // without a body has few.
-func appendRefusals(dst []byte, op *Operation) []byte {
-	all := refusals()
+func appendErrorResponses(dst []byte, op *Operation) []byte {
+	all := errorResponses()
 	for i, r := range all {
 		other := i == len(all)-1
 		if op.Fields == nil && !other && !(r.code == fault.NotFound && len(op.Params) > 0) {

@@ -382,7 +382,7 @@ func TestAnswerSchemas(t *testing.T) {
 		"Detokenized": AppendDetokenized(nil, []byte("a")),
 		"Models":      AppendModels(nil, []Model{{ID: "m", Root: "r", Created: 1, ContextLength: 2}}),
 		"Model":       AppendModel(nil, Model{ID: "m", Root: "r", Created: 1, ContextLength: 2}),
-		"Error":       AppendError(nil, api.Fault(nil)),
+		"Error":       AppendError(nil, api.AsFault(nil)),
 	} {
 		if err := d.matches(d.component(name), text); err != nil {
 			t.Errorf("%s: %v in %s", name, err, text)

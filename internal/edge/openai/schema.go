@@ -140,7 +140,7 @@ const tokenMembers = `"token":{"type":"string"},"logprob":{"type":"number"},"byt
 
 // answerSchemas returns the names of the components which describe the successful answers of a path of this
 // package: of a whole answer, and of each event of a stream. Both are "" for other paths.
-func answers(path string) (whole, event string) {
+func answerSchemas(path string) (whole, event string) {
 	switch path {
 	case "/v1/chat/completions":
 		return "ChatCompletion", "ChatCompletionChunk"

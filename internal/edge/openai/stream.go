@@ -8,7 +8,7 @@ import (
 )
 
 // answerOptions says how the answer of one request is printed.
-type form struct {
+type answerOptions struct {
 	head     *api.Head
 	endpoint api.Endpoint
 	// includeUsage says that the stream ends with a usage chunk. With eachUsage, every other chunk has the
@@ -21,22 +21,22 @@ type form struct {
 
 // NewWriter returns a writer of the answer to a request, streamed or whole.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
-	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
+	f := answerOptions{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
 	if q.Stream {
-		return &stream{form: f}
+		return &streamWriter{answerOptions: f}
 	}
-	return &body{form: f}
+	return &bodyWriter{answerOptions: f}
 }
 
 // streamWriter prints an answer chunk by chunk.
-type stream struct {
-	form
+type streamWriter struct {
+	answerOptions
 	opening []byte // start of every chunk, built by the first
 }
 
 // Append implements api.Writer. It allocates only if dst must grow.
-func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
-	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.Asked() {
+func (s *streamWriter) Append(dst []byte, c *api.Chunk) []byte {
+	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.IsQuery() {
 		return dst // these have no chunk in this API
 	}
 	dst = append(dst, "data: "...)
@@ -45,13 +45,13 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 }
 
 // End implements api.Writer.
-func (s *stream) End(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
+func (s *streamWriter) End(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
 
 // Fail implements api.Writer.
-func (s *stream) Fail(dst []byte, err error) []byte { return AppendErrorEvent(dst, err) }
+func (s *streamWriter) Fail(dst []byte, err error) []byte { return AppendErrorEvent(dst, err) }
 
 // appendChunk appends c as one JSON object.
-func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
+func (s *streamWriter) appendChunk(dst []byte, c *api.Chunk) []byte {
 	if s.opening == nil {
 		object := "chat.completion.chunk"
 		if s.endpoint == api.Completion {
@@ -80,7 +80,7 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 }
 
 // appendOpening appends the start of an answer, up to and including the bracket which opens its choices.
-func (f *form) appendOpening(dst []byte, object string) []byte {
+func (f *answerOptions) appendOpening(dst []byte, object string) []byte {
 	prefix := "chatcmpl-"
 	if f.endpoint == api.Completion {
 		prefix = "cmpl-"
@@ -102,7 +102,7 @@ func (f *form) appendOpening(dst []byte, object string) []byte {
 	return append(dst, `,"choices":[`...)
 }
 
-func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
+func (f *answerOptions) appendChoice(dst []byte, c *api.Chunk) []byte {
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(c.Choice), 10)
 	if f.endpoint == api.Completion {
@@ -125,7 +125,7 @@ func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
 		dst = append(dst, `],"refusal":null}`...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
-	dst = appendReason(dst, c.Reason)
+	dst = appendFinishReason(dst, c.Reason)
 	return append(dst, '}')
 }
 
@@ -161,7 +161,7 @@ func appendCallIndex(dst []byte, call int) []byte {
 	return strconv.AppendInt(dst, int64(call), 10)
 }
 
-func appendReason(dst []byte, r api.Reason) []byte {
+func appendFinishReason(dst []byte, r api.FinishReason) []byte {
 	switch r {
 	case api.ReasonStop:
 		return append(dst, `"stop"`...)
@@ -175,7 +175,7 @@ func appendReason(dst []byte, r api.Reason) []byte {
 
 // appendUsageSoFar appends the token counts of c's choice. As in vLLM, only the usage chunk has the cached
 // tokens: an engine may report them last.
-func (s *stream) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
+func (s *streamWriter) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
 	if !s.eachUsage {
 		return append(dst, "null"...)
 	}

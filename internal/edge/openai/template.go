@@ -22,11 +22,11 @@ type templateArgs struct {
 }
 
 // readTemplateArgs reads chat_template_kwargs.
-func (d *decoder) templateArgs() error {
+func (d *requestDecoder) readTemplateArgs() error {
 	a := &d.args
 	empty := true
-	text, err := d.Capture(func() error {
-		return d.Object(func(key string) error {
+	text, err := d.CaptureRaw(func() error {
+		return d.ReadObject(func(key string) error {
 			empty = false
 			switch key {
 			case effortVariable:
@@ -36,7 +36,7 @@ func (d *decoder) templateArgs() error {
 			case enableVariable:
 				a.enable = true
 			}
-			return d.Skip()
+			return d.SkipValue()
 		})
 	})
 	if !empty {
@@ -46,8 +46,8 @@ func (d *decoder) templateArgs() error {
 }
 
 // readReasoningEffort reads reasoning_effort.
-func (d *decoder) reasoningEffort() error {
-	s, err := d.String()
+func (d *requestDecoder) readReasoningEffort() error {
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -56,12 +56,12 @@ func (d *decoder) reasoningEffort() error {
 		d.effort = s
 		return nil
 	}
-	return d.Refuse("must be one of none, minimal, low, medium, high, xhigh and max")
+	return d.InvalidError("must be one of none, minimal, low, medium, high, xhigh and max")
 }
 
 // setTemplateArgs sets the request's template variables: the client's own, then those of its reasoning effort
 // which it did not set itself.
-func (d *decoder) setTemplateArgs() {
+func (d *requestDecoder) setTemplateArgs() {
 	a := &d.args
 	if d.effort == "" {
 		d.req.TemplateArgs = bytes.Clone(a.text)

@@ -81,8 +81,8 @@ func TestDecodeTokenizeRefuses(t *testing.T) {
 		`"model":"m","continue_final_message":true,"add_generation_prompt":true,` + messages: "continue_final_message",
 	} {
 		_, err := DecodeTokenize([]byte(`{` + fields + `}`))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%.200s: %v of param %q, want %q", fields, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%.200s: %v of param %q, want %q", fields, err, api.AsFault(err).Param, param)
 		}
 	}
 }
@@ -103,8 +103,8 @@ func TestDecodeDetokenize(t *testing.T) {
 		`[]`:                                      "",
 	} {
 		_, err := DecodeDetokenize([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%s: %v of param %q, want %q", body, err, api.AsFault(err).Param, param)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func FuzzDecodeTokenize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeTokenize(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return
@@ -139,7 +139,7 @@ func FuzzDecodeDetokenize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeDetokenize(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return

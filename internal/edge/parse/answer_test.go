@@ -3,16 +3,16 @@ package parse
 // config configures the parsing of one choice.
 type config struct {
 	Config
-	Start Start
+	Start StartState
 	Seed  string
 }
 
 func newParser(cfg config) (*Parser, error) {
-	g, err := Compile(cfg.Config)
+	g, err := CompileGrammar(cfg.Config)
 	if err != nil {
 		return nil, err
 	}
-	return g.Parser(cfg.Start, cfg.Seed), nil
+	return g.NewParser(cfg.Start, cfg.Seed), nil
 }
 
 // Call is one function call.

@@ -7,7 +7,7 @@ import (
 )
 
 // ModelHints is what is known of a model's output format before it runs.
-type Model struct {
+type ModelHints struct {
 	Name     string // of the checkpoint
 	Template string // its chat template; may be ""
 	// HasToken reports whether the vocabulary has an added token; may be nil.
@@ -23,14 +23,14 @@ type Detection struct {
 }
 
 // markerEvidence is a set of markers which identify a format or a style if all of them are found.
-type evidence struct {
+type markerEvidence struct {
 	name    string // "" is an unsupported format
 	markers []string
 }
 
 // templateEvidence applies to chat templates. The first match decides. Markers which contain others therefore
 // come first, and an unsupported format comes before supported ones which share a marker with it.
-var templateEvidence = []evidence{
+var templateEvidence = []markerEvidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"", []string{"<tool_sep>"}},
 	{"", []string{"<|tool_call_start|>"}},
@@ -66,7 +66,7 @@ var templateEvidence = []evidence{
 }
 
 // tokenEvidence applies to vocabularies: markers of one format only.
-var tokenEvidence = []evidence{
+var tokenEvidence = []markerEvidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"deepseek_v3", []string{"<｜tool▁calls▁begin｜>"}},
 	{"kimi_k2", []string{"<|tool_calls_section_begin|>"}},
@@ -81,7 +81,7 @@ var tokenEvidence = []evidence{
 }
 
 // sharedMarkers are markers of several formats. The model's name may identify the right one.
-var shared = []string{
+var sharedMarkers = []string{
 	"｜DSML｜", "<tool_call>", "<tool_calls>", "<|tool_call|>", "<function_call>", "<function_calls>", "<TOOLCALL>", "<|python_tag|>",
 }
 
@@ -153,7 +153,7 @@ var reasoningNames = []nameEvidence{
 	{"nemotron", "qwen3"},
 }
 
-var reasoningEvidence = []evidence{
+var reasoningEvidence = []markerEvidence{
 	{"gpt_oss", []string{"<|constrain|>"}},
 	{"mistral", []string{"[THINK]"}},
 	{"kimi", []string{"◁think▷"}},
@@ -172,7 +172,7 @@ var reasoningEvidence = []evidence{
 // unique: a marker which several formats share counts only if the name identifies one of them. Only a name
 // shows that a model starts inside reasoning without a marker; if the prompt is known, StartAfter is more
 // reliable.
-func Detect(m Model) Detection {
+func DetectFormat(m ModelHints) Detection {
 	name := strings.ToLower(m.Name)
 	written := func(s string) bool { return strings.Contains(m.Template, s) }
 	if strings.Contains(m.Template, `\"name`) { // in a string of the template
@@ -181,31 +181,31 @@ func Detect(m Model) Detection {
 	has := func(s string) bool { return m.HasToken != nil && m.HasToken(s) }
 	d := Detection{}
 	d.Tools, d.Doubt = detectTools(name, written, has)
-	d.Reasoning = byName(reasoningNames, name)
-	if e := first(reasoningEvidence, written); e != nil && !reads(d.Reasoning, e.markers[0]) {
+	d.Reasoning = matchName(reasoningNames, name)
+	if e := firstMatching(reasoningEvidence, written); e != nil && !styleHasMarker(d.Reasoning, e.markers[0]) {
 		d.Reasoning = e.name
 	}
-	if e := first(reasoningEvidence, has); e != nil && d.Reasoning == "" && !strings.Contains(name, "qwen3-coder") {
+	if e := firstMatching(reasoningEvidence, has); e != nil && d.Reasoning == "" && !strings.Contains(name, "qwen3-coder") {
 		d.Reasoning = e.name
 	}
 	return d
 }
 
 // styleHasMarker reports whether marker belongs to the style, and is no further evidence then.
-func reads(style, marker string) bool {
+func styleHasMarker(style, marker string) bool {
 	s, _ := findStyle(style)
 	return slices.Contains(s.open, marker) || slices.Contains(s.end, marker)
 }
 
 // detectTools returns the format of a model's tool calls, or why it is uncertain.
 func detectTools(name string, written, has func(string) bool) (tools, doubt string) {
-	named := byName(toolNames, name)
+	named := matchName(toolNames, name)
 	for _, source := range []struct {
 		of    string
-		tells []evidence
+		tells []markerEvidence
 		holds func(string) bool
 	}{{"chat template", templateEvidence, written}, {"vocabulary", tokenEvidence, has}} {
-		e := first(source.tells, source.holds)
+		e := firstMatching(source.tells, source.holds)
 		switch {
 		case e == nil:
 		case e.name == "":
@@ -215,15 +215,15 @@ func detectTools(name string, written, has func(string) bool) (tools, doubt stri
 		default:
 			return e.name, ""
 		}
-		i := slices.IndexFunc(shared, source.holds)
+		i := slices.IndexFunc(sharedMarkers, source.holds)
 		if i < 0 {
 			continue
 		}
-		candidates := sharing(shared[i])
+		candidates := formatsWithMarker(sharedMarkers[i])
 		if slices.Contains(candidates, named) {
 			return named, ""
 		}
-		return "", fmt.Sprintf("its %s has %s, which is a marker of %s", source.of, shared[i], strings.Join(candidates, ", "))
+		return "", fmt.Sprintf("its %s has %s, which is a marker of %s", source.of, sharedMarkers[i], strings.Join(candidates, ", "))
 	}
 	if named == "" && written("tool_calls") {
 		return "", "its chat template shows calls in a format that is not known"
@@ -232,7 +232,7 @@ func detectTools(name string, written, has func(string) bool) (tools, doubt stri
 }
 
 // formatsWithMarker returns the formats whose tool calls have marker.
-func sharing(marker string) []string {
+func formatsWithMarker(marker string) []string {
 	var names []string
 	for _, f := range formats {
 		if slices.ContainsFunc(slices.Concat(f.open, f.drop), func(m string) bool { return strings.Contains(m, marker) }) {
@@ -243,7 +243,7 @@ func sharing(marker string) []string {
 }
 
 // firstMatching returns the first evidence with all markers found, or nil.
-func first(es []evidence, holds func(string) bool) *evidence {
+func firstMatching(es []markerEvidence, holds func(string) bool) *markerEvidence {
 	for i := range es {
 		if !slices.ContainsFunc(es[i].markers, func(m string) bool { return !holds(m) }) {
 			return &es[i]
@@ -253,7 +253,7 @@ func first(es []evidence, holds func(string) bool) *evidence {
 }
 
 // matchName returns the result for the first part which name contains.
-func byName(es []nameEvidence, name string) string {
+func matchName(es []nameEvidence, name string) string {
 	for _, e := range es {
 		if strings.Contains(name, e.part) {
 			return e.name

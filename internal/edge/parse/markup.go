@@ -7,7 +7,7 @@ import (
 
 // IsMarkup reports whether text, the text of a special token, is a marker or part of one, which the parser
 // must receive. Other special tokens are not part of an answer.
-func (g *Grammar) Markup(text string) bool {
+func (g *Grammar) IsMarkup(text string) bool {
 	for _, m := range g.markup {
 		if strings.Contains(m, text) {
 			return true
@@ -29,12 +29,12 @@ func (g *Grammar) TokenMarkers() []string {
 
 // collectMarkup collects the markers for IsMarkup. It leaves out the brackets and commas of bare calls, which
 // are text.
-func (g *Grammar) collect(f *format, s *style) {
-	var sets []*set
+func (g *Grammar) collectMarkup(f *toolFormat, s *reasoningStyle) {
+	var sets []*markerSet
 	if g.harmony {
-		sets = []*set{&harmonyBetween, &harmonyInHeader, &harmonyInBody}
+		sets = []*markerSet{&harmonyBetween, &harmonyInHeader, &harmonyInBody}
 	} else if g.machine != nil {
-		sets = g.machine().sets()
+		sets = g.machine().markerSets()
 	}
 	for _, of := range [][]string{f.open, f.drop, s.open, s.end} {
 		g.markup = append(g.markup, of...)

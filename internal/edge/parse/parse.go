@@ -44,12 +44,12 @@ const (
 )
 
 // EventKind is the kind of an Event.
-type Kind uint8
+type EventKind uint8
 
 // The kinds. Each call has one CallBegin, then any number of Arguments, then a CallEnd unless the text ended
 // before.
 const (
-	Content Kind = iota
+	Content EventKind = iota
 	Reasoning
 	CallBegin
 	Arguments
@@ -57,13 +57,13 @@ const (
 )
 
 // String returns the kind's name, for tests and logs.
-func (k Kind) String() string {
+func (k EventKind) String() string {
 	return [...]string{"content", "reasoning", "call", "arguments", "end"}[k]
 }
 
 // Event is one step of an answer.
 type Event struct {
-	Kind Kind
+	Kind EventKind
 	// Index is the index of the call in the answer, from 0. CallBegin, Arguments and CallEnd only.
 	Index int
 	// Name is the function to call. CallBegin only.
@@ -79,14 +79,14 @@ type Event struct {
 }
 
 // StartState says where an answer starts.
-type Start uint8
+type StartState uint8
 
 // The start states. StartAfter and ContinuedStart determine them.
 const (
-	StyleDecides Start = iota // inside reasoning if the style says so
-	StartOpen                 // inside reasoning
-	StartClosed               // at the start of content
-	StartAmid                 // within content, where only markers have a meaning
+	StyleDecides StartState = iota // inside reasoning if the style says so
+	StartOpen                      // inside reasoning
+	StartClosed                    // at the start of content
+	StartAmid                      // within content, where only markers have a meaning
 )
 
 // Function is a tool which the client offers.
@@ -112,16 +112,16 @@ type Config struct {
 // Grammar is common to the parsers of all choices of a request. It is immutable and safe for concurrent use.
 type Grammar struct {
 	types   map[string]map[string]typeMask // of parameters, by function
-	schemas map[string]*schema             // of arguments, by function
+	schemas map[string]*paramSchema        // of arguments, by function
 	known   map[string]bool                // names of functions
 	tokens  map[string]bool                // whether a marker is one token
 
 	harmony, harmonyCalls bool
 
-	machine           func() opener // nil without a format
+	machine           func() callMachine // nil without a format
 	shortIDs          bool
-	start, mid, after set // for content: before any output, amid, directly after a call
-	rethink, think    set // for reasoning: before any output, amid
+	start, mid, after markerSet // for content: before any output, amid, directly after a call
+	rethink, think    markerSet // for reasoning: before any output, amid
 	thinks            bool
 	forced            bool // the default is to start inside reasoning
 	markup            []string
@@ -138,22 +138,22 @@ type Grammar struct {
 type Parser struct {
 	*Grammar
 	seed string
-	tool opener // nil without a format
+	tool callMachine // nil without a format
 
-	mach machine
-	set  *set   // which current reacts to
-	hold []byte // a proper prefix of one of markers
+	current stateMachine
+	markers *markerSet // which current reacts to
+	held    []byte     // a proper prefix of one of markers
 
-	tentative bool   // heldMarkup may prove not to be a call
-	unclosed  bool   // the tentative call is inside reasoning
-	isToken   bool   // the text being read is one token
-	answered  bool   // the marker answer was read, which answerEnd follows
-	ended     bool   // space contains answerEnd
-	raw       []byte // markup as written
-	space     []byte // white space which may be next to markup
-	before    []byte // white space of content before the current reasoning
-	touch     bool   // markup was read last
-	calls     int
+	tentative       bool   // heldMarkup may prove not to be a call
+	callInReasoning bool   // the tentative call is inside reasoning
+	isToken         bool   // the text being read is one token
+	answerOpened    bool   // the marker answer was read, which answerEnd follows
+	answerEnded     bool   // space contains answerEnd
+	heldMarkup      []byte // markup as written
+	space           []byte // white space which may be next to markup
+	contentSpace    []byte // white space of content before the current reasoning
+	afterMarkup     bool   // markup was read last
+	calls           int
 
 	events []Event
 	base   int // index of this Push's first event in events
@@ -161,21 +161,21 @@ type Parser struct {
 }
 
 // stateMachine reads one part of a format.
-type machine interface {
-	char(p *Parser, c byte)
-	marker(p *Parser, l literal) // l is one of p.markers
-	end(p *Parser)               // called at the end of the text, after the held bytes were read
+type stateMachine interface {
+	readByte(p *Parser, c byte)
+	readMarker(p *Parser, l markerRule) // l is one of p.markers
+	endText(p *Parser)                  // called at the end of the text, after the held bytes were read
 }
 
 // callMachine is the machine of a tool call format. openCalls starts it after a marker.
-type opener interface {
-	machine
-	open(p *Parser, arg int)
-	sets() []*set // all sets which it uses after openCalls
+type callMachine interface {
+	stateMachine
+	openCalls(p *Parser, arg int)
+	markerSets() []*markerSet // all sets which it uses after openCalls
 }
 
 // CompileGrammar returns the grammar of a model. The error for an unknown name lists the valid ones.
-func Compile(cfg Config) (*Grammar, error) {
+func CompileGrammar(cfg Config) (*Grammar, error) {
 	g := &Grammar{schemas: argumentSchemas(cfg.Functions), known: map[string]bool{}, tokens: map[string]bool{}}
 	g.types = parameterTypes(g.schemas)
 	for _, f := range cfg.Functions {
@@ -199,8 +199,8 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.harmony, g.harmonyCalls = f.harmony || s.harmony, f.harmony
 	g.machine, g.shortIDs = f.machine, f.shortIDs
 	g.thinks, g.forced = len(s.end) > 0, s.forced
-	g.markers(&f, &s)
-	g.collect(&f, &s)
+	g.buildMarkerSets(&f, &s)
+	g.collectMarkup(&f, &s)
 	if cfg.HasToken != nil {
 		for _, m := range slices.Concat(f.open, s.end) {
 			g.tokens[m] = cfg.HasToken(m)
@@ -210,58 +210,58 @@ func Compile(cfg Config) (*Grammar, error) {
 }
 
 // buildMarkerSets builds the marker set of each state.
-func (g *Grammar) markers(f *format, s *style) {
-	var tools, bare, first, anywhere, done []literal
+func (g *Grammar) buildMarkerSets(f *toolFormat, s *reasoningStyle) {
+	var tools, bare, first, anywhere, done []markerRule
 	for i, m := range f.open {
-		tools = append(tools, literal{m, actTool, i})
+		tools = append(tools, markerRule{m, actTool, i})
 		if len(g.known) > 0 && isTag(m) {
-			done = append(done, literal{m, actUnclosed, i})
+			done = append(done, markerRule{m, actUnclosed, i})
 		}
 	}
 	for i, m := range f.bare {
-		bare = append(bare, literal{m, actTool, -1 - i})
+		bare = append(bare, markerRule{m, actTool, -1 - i})
 	}
 	for _, m := range f.drop {
-		tools = append(tools, literal{m, actDrop, 0})
+		tools = append(tools, markerRule{m, actDrop, 0})
 	}
 	for _, m := range s.open {
-		first = append(first, literal{m, actThink, 0})
+		first = append(first, markerRule{m, actThink, 0})
 	}
 	if s.anywhere {
 		anywhere = first
 	}
 	for _, m := range s.end {
-		done = append(done, literal{m, actEndThink, 0})
+		done = append(done, markerRule{m, actEndThink, 0})
 	}
-	g.start = newSet(slices.Concat(tools, bare, first)...)
-	g.mid = newSet(slices.Concat(tools, anywhere)...)
-	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
+	g.start = newMarkerSet(slices.Concat(tools, bare, first)...)
+	g.mid = newMarkerSet(slices.Concat(tools, anywhere)...)
+	g.after = newMarkerSet(slices.Concat(tools, bare, anywhere)...)
 	stray := actStray
 	if s.anywhere {
 		stray = actDrop
 	}
 	for _, m := range s.end { // of reasoning which never began, or which a call ended
-		g.start.add(literal{m, actEndThink, 0})
-		g.mid.add(literal{m, stray, 0})
-		g.after.add(literal{m, actDrop, 0})
+		g.start.addMarker(markerRule{m, actEndThink, 0})
+		g.mid.addMarker(markerRule{m, stray, 0})
+		g.after.addMarker(markerRule{m, actDrop, 0})
 	}
 	if s.label != "" { // some checkpoints omit the marker before it
-		g.start.add(literal{s.label, actThink, 0})
+		g.start.addMarker(markerRule{s.label, actThink, 0})
 	}
 	if s.answer != "" {
-		g.start.add(literal{s.answer, actAnswer, 0})
-		g.mid.add(literal{s.answerEnd, actEndAnswer, 0})
-		g.after.add(literal{s.answerEnd, actEndAnswer, 0})
+		g.start.addMarker(markerRule{s.answer, actAnswer, 0})
+		g.mid.addMarker(markerRule{s.answerEnd, actEndAnswer, 0})
+		g.after.addMarker(markerRule{s.answerEnd, actEndAnswer, 0})
 	}
 	for _, c := range f.separator {
-		g.after.add(literal{string(c), actDrop, 0})
+		g.after.addMarker(markerRule{string(c), actDrop, 0})
 	}
-	g.think, g.rethink = newSet(done...), newSet(done...)
+	g.think, g.rethink = newMarkerSet(done...), newMarkerSet(done...)
 	for _, m := range s.open { // a model may repeat what its template wrote
-		g.rethink.add(literal{m, actDrop, 0})
+		g.rethink.addMarker(markerRule{m, actDrop, 0})
 	}
 	if s.label != "" {
-		g.rethink.add(literal{s.label, actDrop, 0})
+		g.rethink.addMarker(markerRule{s.label, actDrop, 0})
 	}
 }
 
@@ -270,50 +270,50 @@ func isTag(m string) bool { return strings.HasSuffix(m, ">") || strings.HasSuffi
 
 // NewParser returns the parser of one choice, whose answer starts in the given state. The ids of its calls
 // derive from seed: use different seeds for the choices of an answer, and the same for a resumed choice.
-func (g *Grammar) Parser(start Start, seed string) *Parser {
+func (g *Grammar) NewParser(start StartState, seed string) *Parser {
 	p := &Parser{Grammar: g, seed: seed}
 	switch {
 	case g.harmony:
-		h := &harmony{calls: g.harmonyCalls}
-		h.idle(p)
+		h := &harmonyMachine{calls: g.harmonyCalls}
+		h.enterIdle(p)
 		return p
 	case g.machine != nil:
 		p.tool = g.machine()
 	}
-	p.mach, p.set = content, &p.start
-	if g.opens(start) {
-		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	p.current, p.markers = contentMachine, &p.start
+	if g.startsInReasoning(start) {
+		p.current, p.markers, p.afterMarkup = reasoningMachine, &p.rethink, true
 	} else if start == StartAmid {
-		p.set = &p.mid
+		p.markers = &p.mid
 	}
 	return p
 }
 
 // startsInReasoning reports whether an answer starts inside reasoning.
-func (g *Grammar) opens(start Start) bool {
+func (g *Grammar) startsInReasoning(start StartState) bool {
 	return g.thinks && (start == StartOpen || start == StyleDecides && g.forced)
 }
 
 // InReasoning reports whether the next text is reasoning, as far as is known before it arrives.
-func (p *Parser) Thinking() bool {
-	if h, ok := p.mach.(*harmony); ok {
+func (p *Parser) InReasoning() bool {
+	if h, ok := p.current.(*harmonyMachine); ok {
 		return h.phase == harmonyBody && h.kind == Reasoning
 	}
-	return p.unclosed || p.mach == machine(reasoning)
+	return p.callInReasoning || p.current == stateMachine(reasoningMachine)
 }
 
 // Push reads text and appends the completed events to dst.
 func (p *Parser) Push(dst []Event, text []byte) []Event {
-	p.begin(dst)
+	p.beginEvents(dst)
 	for i := 0; i < len(text); {
-		if n := p.run(text[i:]); n > 0 {
+		if n := p.readPlainText(text[i:]); n > 0 {
 			i += n
 			continue
 		}
-		p.feed(text[i])
+		p.feedByte(text[i])
 		i++
 	}
-	return p.flush()
+	return p.flushEvents()
 }
 
 // PushToken is Push for text which is one token of the vocabulary, or part of one.
@@ -326,29 +326,29 @@ func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 
 // Close ends the text and appends the last events to dst. The parser must not be used afterwards.
 func (p *Parser) Close(dst []Event) []Event {
-	p.begin(dst)
-	for len(p.hold) > 0 {
-		c := p.hold[0]
-		p.hold = p.hold[1:]
-		p.set = &noMarkers
-		p.char(c)
+	p.beginEvents(dst)
+	for len(p.held) > 0 {
+		c := p.held[0]
+		p.held = p.held[1:]
+		p.markers = &noMarkers
+		p.dispatchByte(c)
 	}
-	p.set = &noMarkers
+	p.markers = &noMarkers
 	if p.tentative {
-		p.giveUp()
+		p.abandonCall()
 	}
-	if p.touch || p.ended { // white space before a call with nothing after it
+	if p.afterMarkup || p.answerEnded { // white space before a call with nothing after it
 		p.space = p.space[:0]
 	}
-	p.mach.end(p)
-	return p.flush()
+	p.current.endText(p)
+	return p.flushEvents()
 }
 
-func (p *Parser) begin(dst []Event) {
+func (p *Parser) beginEvents(dst []Event) {
 	p.events, p.base, p.out = dst, len(dst), p.out[:0]
 }
 
-func (p *Parser) flush() []Event {
+func (p *Parser) flushEvents() []Event {
 	for i := p.base; i < len(p.events); i++ {
 		if e := &p.events[i]; e.to > e.from {
 			e.Text = p.out[e.from:e.to:e.to]
@@ -360,7 +360,7 @@ func (p *Parser) flush() []Event {
 }
 
 // emitText appends text to the current event if it is of kind k, and else to a new event.
-func (p *Parser) emit(k Kind, text ...byte) {
+func (p *Parser) emitText(k EventKind, text ...byte) {
 	if len(text) == 0 {
 		return
 	}
@@ -379,18 +379,18 @@ func (p *Parser) emit(k Kind, text ...byte) {
 
 // beginCall begins the call of name and reports whether it did: inside reasoning, only a known function is a
 // call. id is the model's, or "".
-func (p *Parser) call(name, id string) bool {
-	if p.unclosed {
+func (p *Parser) beginCall(name, id string) bool {
+	if p.callInReasoning {
 		if !p.known[name] {
-			p.giveUp()
+			p.abandonCall()
 			return false
 		}
-		p.unclosed = false
+		p.callInReasoning = false
 		p.endReasoning()
 	}
-	p.tentative, p.raw = false, p.raw[:0]
+	p.tentative, p.heldMarkup = false, p.heldMarkup[:0]
 	if id == "" {
-		id = p.callID(p.calls)
+		id = p.makeCallID(p.calls)
 	}
 	p.events = append(p.events, Event{Kind: CallBegin, Index: p.calls, Name: name, ID: id})
 	p.calls++
@@ -398,6 +398,6 @@ func (p *Parser) call(name, id string) bool {
 }
 
 // finishCall ends the last call.
-func (p *Parser) finish() {
+func (p *Parser) finishCall() {
 	p.events = append(p.events, Event{Kind: CallEnd, Index: p.calls - 1})
 }

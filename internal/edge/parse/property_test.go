@@ -30,7 +30,7 @@ func markup() []string {
 	for _, s := range styles {
 		words = append(append(words, s.open...), s.end...)
 	}
-	for _, s := range []set{harmonyBetween, harmonyInHeader} {
+	for _, s := range []markerSet{harmonyBetween, harmonyInHeader} {
 		for _, l := range s.literals {
 			words = append(words, l.text)
 		}
@@ -175,10 +175,10 @@ func TestMarkersArePrefixFree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets := []*set{p.set, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
+		sets := []*markerSet{p.markers, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
 		if p.tool != nil {
-			for _, s := range p.tool.sets() { // in addition to which the markers of reasoning count
-				sets = append(sets, s, &set{literals: slices.Concat(s.literals, p.think.literals)})
+			for _, s := range p.tool.markerSets() { // in addition to which the markers of reasoning count
+				sets = append(sets, s, &markerSet{literals: slices.Concat(s.literals, p.think.literals)})
 			}
 		}
 		for _, s := range sets {
@@ -209,7 +209,7 @@ func TestHoldsLittle(t *testing.T) {
 				for range 3 * maxHeld / len(piece) {
 					events = p.Push(events[:0], piece)
 				}
-				if n := len(p.raw) + len(p.hold) + len(p.space); n > maxHeld+2*maxSpace {
+				if n := len(p.heldMarkup) + len(p.held) + len(p.space); n > maxHeld+2*maxSpace {
 					t.Fatalf("%s behind %q %q: holds %d bytes", f.names[0], begin, more, n)
 				}
 			}

@@ -7,7 +7,7 @@ import (
 
 // literalConverter converts Python literals, and similar ones, to compact JSON: strings in either quote,
 // tuples, True, False, None, trailing commas, names without quotes.
-type python struct {
+type literalConverter struct {
 	depth int
 	quote byte // ends the string; 0 outside of strings, rawQuote for tokens
 	// opening counts the quotes at the start of a string: after one the string has begun, after two it may be
@@ -24,22 +24,24 @@ type python struct {
 const rawQuote = 1
 
 // isInString reports whether c would be read as part of a string.
-func (l *python) inside(c byte) bool { return l.quote != 0 && !(l.opening == 2 && c != l.quote) }
+func (l *literalConverter) isInString(c byte) bool {
+	return l.quote != 0 && !(l.opening == 2 && c != l.quote)
+}
 
 // convertByte reads c and appends the output which it completes to dst.
-func (l *python) step(dst []byte, c byte) []byte {
+func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 	if l.opening == 2 && c != l.quote {
-		dst = l.flush(dst)
+		dst = l.flushWord(dst)
 	}
 	if l.quote != 0 {
-		return l.string(dst, c)
+		return l.readStringByte(dst, c)
 	}
 	if len(l.word) > 0 {
 		switch {
 		case isSpace(c):
 			l.spaced = true
 			return dst
-		case isWord(c) && len(l.word) < maxHeld:
+		case isWordByte(c) && len(l.word) < maxHeld:
 			if l.spaced {
 				l.word, l.spaced = append(l.word, ' '), false
 			}
@@ -51,7 +53,7 @@ func (l *python) step(dst []byte, c byte) []byte {
 		case (c == '"' || c == '\'') && len(l.word) == 1: // r'…', b'…'
 			l.word = l.word[:0]
 		default:
-			dst = l.flush(dst)
+			dst = l.flushWord(dst)
 		}
 		l.spaced = false
 	}
@@ -62,7 +64,7 @@ func (l *python) step(dst []byte, c byte) []byte {
 	case ':':
 		dst = append(dst, c)
 	case '(', '[', '{':
-		dst = l.next(dst)
+		dst = l.writeComma(dst)
 		l.depth++
 		if c == '(' {
 			c = '['
@@ -76,16 +78,16 @@ func (l *python) step(dst []byte, c byte) []byte {
 		}
 		dst = append(dst, c)
 	case '"', '\'':
-		dst = append(l.next(dst), '"')
+		dst = append(l.writeComma(dst), '"')
 		l.quote, l.opening = c, 1
 	default:
-		dst = l.next(dst)
+		dst = l.writeComma(dst)
 		l.word = append(l.word, c)
 	}
 	return dst
 }
 
-func isWord(c byte) bool {
+func isWordByte(c byte) bool {
 	switch c {
 	case ',', ':', '(', '[', '{', ')', ']', '}', '"', '\'':
 		return false
@@ -94,7 +96,7 @@ func isWord(c byte) bool {
 }
 
 // writeComma writes the pending comma before a value.
-func (l *python) next(dst []byte) []byte {
+func (l *literalConverter) writeComma(dst []byte) []byte {
 	if l.comma {
 		l.comma = false
 		return append(dst, ',')
@@ -103,18 +105,18 @@ func (l *python) next(dst []byte) []byte {
 }
 
 // toggleRawString reads a token which quotes.
-func (l *python) toggle(dst []byte) []byte {
+func (l *literalConverter) toggleRawString(dst []byte) []byte {
 	if l.quote == rawQuote {
 		l.quote = 0
 		return append(dst, '"')
 	}
-	dst = append(l.next(l.flush(dst)), '"')
+	dst = append(l.writeComma(l.flushWord(dst)), '"')
 	l.quote = rawQuote
 	return dst
 }
 
 // flushWord writes the complete word, or the end of the complete string.
-func (l *python) flush(dst []byte) []byte {
+func (l *literalConverter) flushWord(dst []byte) []byte {
 	if l.opening == 2 {
 		l.quote, l.opening = 0, 0
 		return append(dst, '"')
@@ -139,12 +141,12 @@ func (l *python) flush(dst []byte) []byte {
 }
 
 // readStringByte reads c inside a string.
-func (l *python) string(dst []byte, c byte) []byte {
+func (l *literalConverter) readStringByte(dst []byte, c byte) []byte {
 	if l.quote == rawQuote {
 		return appendEscaped(dst, c)
 	}
 	if len(l.esc) > 0 {
-		return l.escape(dst, c)
+		return l.readEscapeByte(dst, c)
 	}
 	if c == l.quote {
 		switch {
@@ -175,7 +177,7 @@ func (l *python) string(dst []byte, c byte) []byte {
 }
 
 // readEscapeByte reads c inside an escape. An escape which Python does not know is text.
-func (l *python) escape(dst []byte, c byte) []byte {
+func (l *literalConverter) readEscapeByte(dst []byte, c byte) []byte {
 	l.esc = append(l.esc, c)
 	kind := l.esc[1]
 	if len(l.esc) == 2 {
@@ -201,7 +203,7 @@ func (l *python) escape(dst []byte, c byte) []byte {
 			dst = appendEscaped(dst, e)
 		}
 		l.esc = l.esc[:0]
-		return l.string(dst, c)
+		return l.readStringByte(dst, c)
 	}
 	digits := l.esc[2:]
 	switch {
@@ -236,11 +238,11 @@ func hexValue(c byte) byte {
 }
 
 // convertPythonValue returns the literal v as JSON. The result is not valid JSON if v is not a literal.
-func pythonValue(v []byte) []byte {
-	var l python
+func convertPythonValue(v []byte) []byte {
+	var l literalConverter
 	var dst []byte
 	for _, c := range v {
-		dst = l.step(dst, c)
+		dst = l.convertByte(dst, c)
 	}
-	return l.flush(dst)
+	return l.flushWord(dst)
 }

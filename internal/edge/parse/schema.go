@@ -19,7 +19,7 @@ const (
 	typeArray
 )
 
-func (m *typeMask) add(name string) {
+func (m *typeMask) addType(name string) {
 	switch name {
 	case "string":
 		*m |= typeString
@@ -38,29 +38,29 @@ func (m *typeMask) add(name string) {
 
 // paramSchema is the part of a JSON schema which determines the type of a parameter. The allowed types are
 // computed once, so that each query takes constant time, whatever the client's schema.
-type schema struct {
-	types      typeMask // allowed
-	own        typeMask // named by itself
-	holder     *schema  // the first of itself and its alternatives which is an array or an object; nil if none is
-	holds      typeMask // which of the two holder is
-	properties map[string]*schema
-	items      *schema
-	additional *schema
+type paramSchema struct {
+	types      typeMask     // allowed
+	own        typeMask     // named by itself
+	holder     *paramSchema // the first of itself and its alternatives which is an array or an object; nil if none is
+	holds      typeMask     // which of the two holder is
+	properties map[string]*paramSchema
+	items      *paramSchema
+	additional *paramSchema
 }
 
 // newSchema builds the schema of decoded JSON. A schema which is true or false, or a list of items, allows
 // anything.
-func newSchema(v any) *schema {
-	s := &schema{}
+func newSchema(v any) *paramSchema {
+	s := &paramSchema{}
 	o, ok := v.(map[string]any)
 	if !ok {
 		return s
 	}
 	s.own = namedTypes(o["type"])
 	anyOf, oneOf, allOf := newSchemas(o["anyOf"]), newSchemas(o["oneOf"]), newSchemas(o["allOf"])
-	s.types = s.allow(slices.Concat(anyOf, oneOf), allOf, o["enum"])
+	s.types = s.allowedTypes(slices.Concat(anyOf, oneOf), allOf, o["enum"])
 	if members, ok := o["properties"].(map[string]any); ok {
-		s.properties = make(map[string]*schema, len(members))
+		s.properties = make(map[string]*paramSchema, len(members))
 		for name, member := range members { // computed independently
 			s.properties[name] = newSchema(member)
 		}
@@ -71,13 +71,13 @@ func newSchema(v any) *schema {
 	if additional, ok := o["additionalProperties"]; ok && additional != nil {
 		s.additional = newSchema(additional)
 	}
-	s.hold(slices.Concat(anyOf, oneOf, allOf))
+	s.findContainer(slices.Concat(anyOf, oneOf, allOf))
 	return s
 }
 
-func newSchemas(v any) []*schema {
+func newSchemas(v any) []*paramSchema {
 	list, _ := v.([]any)
-	all := make([]*schema, len(list))
+	all := make([]*paramSchema, len(list))
 	for i := range list {
 		all[i] = newSchema(list[i])
 	}
@@ -88,11 +88,11 @@ func newSchemas(v any) []*schema {
 func namedTypes(v any) (m typeMask) {
 	switch v := v.(type) {
 	case string:
-		m.add(v)
+		m.addType(v)
 	case []any:
 		for _, name := range v {
 			if name, ok := name.(string); ok {
-				m.add(name)
+				m.addType(name)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func namedTypes(v any) (m typeMask) {
 }
 
 // allowedTypes returns the types which s allows. An alternative without a type allows anything.
-func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
+func (s *paramSchema) allowedTypes(alternatives, all []*paramSchema, enum any) typeMask {
 	m := s.own
 	for _, sub := range alternatives {
 		if sub.types == 0 {
@@ -125,7 +125,7 @@ func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
 }
 
 // findContainer finds the first of s and its alternatives which is an array or an object.
-func (s *schema) hold(alternatives []*schema) {
+func (s *paramSchema) findContainer(alternatives []*paramSchema) {
 	switch m := s.own; {
 	case m&typeArray != 0, m == 0 && s.items != nil:
 		s.holder, s.holds = s, typeArray
@@ -142,7 +142,7 @@ func (s *schema) hold(alternatives []*schema) {
 }
 
 // allowedMask returns the types which s allows; 0 is any.
-func (s *schema) mask() typeMask {
+func (s *paramSchema) allowedMask() typeMask {
 	if s == nil {
 		return 0
 	}
@@ -151,7 +151,7 @@ func (s *schema) mask() typeMask {
 
 // containerSchema returns the first of s and its alternatives which is an array or an object, and which of
 // the two it is; nil and 0 if none is.
-func (s *schema) container() (*schema, typeMask) {
+func (s *paramSchema) containerSchema() (*paramSchema, typeMask) {
 	if s == nil {
 		return nil, 0
 	}
@@ -159,7 +159,7 @@ func (s *schema) container() (*schema, typeMask) {
 }
 
 // propertySchema returns the schema of a member of the objects which s allows; nil if s does not restrict it.
-func (s *schema) property(name string) *schema {
+func (s *paramSchema) propertySchema(name string) *paramSchema {
 	if s == nil {
 		return nil
 	}
@@ -171,8 +171,8 @@ func (s *schema) property(name string) *schema {
 
 // argumentSchemas parses the schemas of functions. A schema which cannot be parsed is left out and allows
 // anything.
-func argumentSchemas(fs []Function) map[string]*schema {
-	schemas := map[string]*schema{}
+func argumentSchemas(fs []Function) map[string]*paramSchema {
+	schemas := map[string]*paramSchema{}
 	for _, f := range fs {
 		d := json.NewDecoder(bytes.NewReader(f.Parameters))
 		d.UseNumber() // of any size
@@ -185,12 +185,12 @@ func argumentSchemas(fs []Function) map[string]*schema {
 }
 
 // parameterTypes returns the types of each function's parameters.
-func parameterTypes(schemas map[string]*schema) map[string]map[string]typeMask {
+func parameterTypes(schemas map[string]*paramSchema) map[string]map[string]typeMask {
 	types := map[string]map[string]typeMask{}
 	for f, s := range schemas {
 		ps := map[string]typeMask{}
 		for name, sub := range s.properties {
-			ps[name] = sub.mask()
+			ps[name] = sub.allowedMask()
 		}
 		types[f] = ps
 	}
@@ -215,7 +215,7 @@ func typeOfValue(v any) typeMask {
 }
 
 // jsonTypeOf returns the type of a JSON value by its first byte.
-func typeOf(b []byte) typeMask {
+func jsonTypeOf(b []byte) typeMask {
 	if len(b) == 0 {
 		return 0
 	}
@@ -241,10 +241,10 @@ func appendTyped(dst, raw []byte, m typeMask) []byte {
 		return appendQuoted(dst, raw)
 	}
 	v := bytes.TrimSpace(raw)
-	if fits(v, m) {
+	if matchesType(v, m) {
 		return append(dst, v...)
 	}
-	if w := pythonValue(v); m != 0 && fits(w, m) {
+	if w := convertPythonValue(v); m != 0 && matchesType(w, m) {
 		return append(dst, w...)
 	}
 	if m&typeNumber != 0 { // leading zeros, a plus
@@ -257,7 +257,7 @@ func appendTyped(dst, raw []byte, m typeMask) []byte {
 
 // matchesType reports whether v is JSON of a type in m other than string: text in quotes is a string
 // including the quotes, unless no other type is allowed.
-func fits(v []byte, m typeMask) bool {
-	t := typeOf(v)
+func matchesType(v []byte, m typeMask) bool {
+	t := jsonTypeOf(v)
 	return t != 0 && t != typeString && (m == 0 || m&t != 0) && json.Valid(v)
 }

@@ -44,11 +44,11 @@ func TestTokens(t *testing.T) {
 		{"content, spelled", []piece{{"a</think>b<tool_call>" + object, false}}, Answer{Reasoning: "a", Content: "b", Calls: called}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g, err := Compile(cfg)
+			g, err := CompileGrammar(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := g.Parser(StartOpen, "seed")
+			p := g.NewParser(StartOpen, "seed")
 			var f Fold
 			for _, part := range c.pieces {
 				push := p.Push
@@ -67,7 +67,7 @@ func TestTokens(t *testing.T) {
 			}
 		})
 	}
-	g, err := Compile(cfg)
+	g, err := CompileGrammar(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,30 +3,30 @@ package parse
 import "encoding/json"
 
 // valueScanner finds the end of one JSON value by its brackets and quotes only.
-type value struct {
-	depth   int
-	inside  bool // in a string
-	escaped bool
+type valueScanner struct {
+	depth    int
+	inString bool // in a string
+	escaped  bool
 }
 
 // scanByte reads c, a byte after the value's start. part says that c belongs to the value, done that the
 // value is complete.
-func (v *value) step(c byte) (part, done bool) {
-	if v.inside {
+func (v *valueScanner) scanByte(c byte) (part, done bool) {
+	if v.inString {
 		switch {
 		case v.escaped:
 			v.escaped = false
 		case c == '\\':
 			v.escaped = true
 		case c == '"':
-			v.inside = false
+			v.inString = false
 			return true, v.depth == 0
 		}
 		return true, false
 	}
 	switch c {
 	case '"':
-		v.inside = true
+		v.inString = true
 	case '{', '[':
 		v.depth++
 	case '}', ']':
@@ -44,7 +44,7 @@ func (v *value) step(c byte) (part, done bool) {
 }
 
 // unquoteJSON returns the string of the JSON text b, or b itself if it is not a JSON string.
-func unquoted(b []byte) string {
+func unquoteJSON(b []byte) string {
 	var s string
 	if json.Unmarshal(b, &s) != nil {
 		return string(b)

@@ -25,8 +25,8 @@ type Prompt struct {
 	// TextOnlyReason says why the conversation has media which are missing from Media. Tokens are then the
 	// ones before the first media object, as far as its position is known. TextOnlyError is the error for the
 	// client.
-	TextOnly media.Reason
-	Why      *fault.Error
+	TextOnlyReason media.Reason
+	TextOnlyError  *fault.Error
 	// Release, if not nil, frees what Objects and Features hold, once they are no longer used.
 	Release func()
 }
@@ -57,16 +57,16 @@ func RawPrompt() EncodeOptions { return EncodeOptions{ParseSpecial: true, AddSpe
 
 // LocalEncoder encodes with a pipeline in this process. Only Media waits; otherwise the context is only
 // checked for cancellation.
-type Local struct {
+type LocalEncoder struct {
 	Pipeline *Pipeline
 	// Media, if not nil, resolves media.
 	Media Resolver
 }
 
-var _ Encoder = Local{}
+var _ Encoder = LocalEncoder{}
 
 // EncodeChat implements [Encoder].
-func (l Local) EncodeChat(ctx context.Context, c *Chat) (Prompt, error) {
+func (l LocalEncoder) EncodeChat(ctx context.Context, c *Chat) (Prompt, error) {
 	if err := ctx.Err(); err != nil {
 		return Prompt{}, err
 	}
@@ -74,17 +74,17 @@ func (l Local) EncodeChat(ctx context.Context, c *Chat) (Prompt, error) {
 	if err != nil {
 		return Prompt{}, err
 	}
-	return l.Complete(ctx, c, tokens)
+	return l.CompletePrompt(ctx, c, tokens)
 }
 
 // EncodeText implements [Encoder].
-func (l Local) EncodeText(ctx context.Context, text string, opts EncodeOptions) (Prompt, error) {
+func (l LocalEncoder) EncodeText(ctx context.Context, text string, opts EncodeOptions) (Prompt, error) {
 	if err := ctx.Err(); err != nil {
 		return Prompt{}, err
 	}
 	tokens := l.Pipeline.Tokenizer.Encode(nil, text, opts)
-	if l.Pipeline.Shows(tokens) >= 0 {
-		return Prompt{}, fault.Param("prompt", "the prompt spells what stands for media in this model's prompts: send messages, with the media as parts of them")
+	if l.Pipeline.IndexMediaToken(tokens) >= 0 {
+		return Prompt{}, fault.InvalidParam("prompt", "the prompt spells what stands for media in this model's prompts: send messages, with the media as parts of them")
 	}
 	return Prompt{Tokens: tokens}, nil
 }

@@ -39,55 +39,55 @@ type Resolver interface {
 }
 
 // UnresolvedError says why the media of a request do not take part in the choice of a worker.
-type Unresolved struct {
+type UnresolvedError struct {
 	Reason media.Reason
 	// Err is for the client and names the part, if no engine can serve the request anyway.
 	Err *fault.Error
 }
 
 // Error implements error.
-func (u *Unresolved) Error() string { return string(u.Reason) + ": " + u.Err.Message }
+func (u *UnresolvedError) Error() string { return string(u.Reason) + ": " + u.Err.Message }
 
 // Unwrap returns the error for the client.
-func (u *Unresolved) Unwrap() error { return u.Err }
+func (u *UnresolvedError) Unwrap() error { return u.Err }
 
 // RefusedError refuses a conversation for the media which it has or imitates. No engine is asked.
-type Refused struct{ Err *fault.Error }
+type RefusedError struct{ Err *fault.Error }
 
 // Error implements error.
-func (r *Refused) Error() string { return r.Err.Message }
+func (r *RefusedError) Error() string { return r.Err.Message }
 
 // Unwrap returns the error for the client.
-func (r *Refused) Unwrap() error { return r.Err }
+func (r *RefusedError) Unwrap() error { return r.Err }
 
 // NewUnresolvedError returns an error about one part of a request.
-func Undecided(reason media.Reason, param, format string, args ...any) *Unresolved {
-	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
+func NewUnresolvedError(reason media.Reason, param, format string, args ...any) *UnresolvedError {
+	return &UnresolvedError{Reason: reason, Err: fault.InvalidParam(param, format, args...)}
 }
 
 // SetFamily sets how the model's prompts show media, whichever engine serves it. It is called before the
 // pipeline is used.
 func (p *Pipeline) SetFamily(f *family.Family) {
-	p.families = nil
+	p.openServing = nil
 	p.setFamily(f)
 }
 
 func (p *Pipeline) setFamily(f *family.Family) {
-	p.Family, p.marks, p.literals = f, nil, nil
+	p.Family, p.mediaTokens, p.mediaTexts = f, nil, nil
 	if f == nil {
 		return
 	}
-	p.marks = slices.Clone(f.Marks())
-	for _, k := range Kinds() {
-		if pad, ok := f.Pad(k); ok {
-			p.marks = append(p.marks, pad)
+	p.mediaTokens = slices.Clone(f.Placeholders())
+	for _, k := range MediaKinds() {
+		if pad, ok := f.PadToken(k); ok {
+			p.mediaTokens = append(p.mediaTokens, pad)
 		}
 	}
-	slices.Sort(p.marks)
-	p.marks = slices.Compact(p.marks)
-	for _, t := range p.marks {
+	slices.Sort(p.mediaTokens)
+	p.mediaTokens = slices.Compact(p.mediaTokens)
+	for _, t := range p.mediaTokens {
 		if text, ok := p.Tokenizer.AppendBytes(nil, t); ok && len(text) > 0 {
-			p.literals = append(p.literals, string(text))
+			p.mediaTexts = append(p.mediaTexts, string(text))
 		}
 	}
 }
@@ -96,29 +96,29 @@ func (p *Pipeline) setFamily(f *family.Family) {
 // [Pipeline.ForServing]. It returns the error of open; the model is then served without a family. It is
 // called before the pipeline is used.
 func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error)) error {
-	p.families = open
+	p.openServing = open
 	return p.openFamily(family.Serving{})
 }
 
 func (p *Pipeline) openFamily(as family.Serving) error {
-	f, err := p.families(as)
+	f, err := p.openServing(as)
 	if err != nil {
 		p.setFamily(nil)
-		p.NoFamily = err.Error()
+		p.NoFamilyReason = err.Error()
 		var unsupported *family.UnsupportedError
 		if errors.As(err, &unsupported) {
-			p.NoFamily = unsupported.Detail
+			p.NoFamilyReason = unsupported.Detail
 		}
 		return err
 	}
 	p.setFamily(f)
-	p.NoFamily = ""
+	p.NoFamilyReason = ""
 	return nil
 }
 
 // ForServing returns the pipeline for an engine with settings of its own: p with another media family.
-func (p *Pipeline) For(as family.Serving) *Pipeline {
-	if p == nil || p.families == nil || as == (family.Serving{}) {
+func (p *Pipeline) ForServing(as family.Serving) *Pipeline {
+	if p == nil || p.openServing == nil || as == (family.Serving{}) {
 		return p
 	}
 	own := *p
@@ -127,31 +127,31 @@ func (p *Pipeline) For(as family.Serving) *Pipeline {
 }
 
 // MediaKinds returns the kinds of media, in order.
-func Kinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
+func MediaKinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
 
 // rejectMediaText refuses a conversation whose text spells a media placeholder: a checkpoint's own template
 // would turn it into the token, and the prompt would show an object which does not exist.
-func (p *Pipeline) literal(c *Chat) error {
-	if len(p.literals) == 0 {
+func (p *Pipeline) rejectMediaText(c *Chat) error {
+	if len(p.mediaTexts) == 0 {
 		return nil
 	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		parts, calls := plainJSON(m.Parts), plainJSON(m.ToolCalls)
-		for _, l := range p.literals {
+		parts, calls := unescapeJSON(m.Parts), unescapeJSON(m.ToolCalls)
+		for _, l := range p.mediaTexts {
 			if strings.Contains(m.Content, l) || strings.Contains(m.Reasoning, l) || strings.Contains(m.Name, l) || strings.Contains(m.ToolCallID, l) ||
 				bytes.Contains(parts, []byte(l)) || bytes.Contains(calls, []byte(l)) {
-				return spelled(fmt.Sprintf("messages[%d]", i), l)
+				return mediaTextError(fmt.Sprintf("messages[%d]", i), l)
 			}
 		}
 	}
-	tools, args := plainJSON(c.Tools), plainJSON(c.Args)
-	for _, l := range p.literals {
+	tools, args := unescapeJSON(c.Tools), unescapeJSON(c.Args)
+	for _, l := range p.mediaTexts {
 		if bytes.Contains(tools, []byte(l)) {
-			return spelled("tools", l)
+			return mediaTextError("tools", l)
 		}
 		if bytes.Contains(args, []byte(l)) {
-			return spelled("chat_template_kwargs", l)
+			return mediaTextError("chat_template_kwargs", l)
 		}
 	}
 	return nil
@@ -159,7 +159,7 @@ func (p *Pipeline) literal(c *Chat) error {
 
 // unescapeJSON resolves \u escapes in JSON, also in JSON inside its strings (function arguments), since
 // templates see them decoded. The result is for searching only and may not be valid JSON.
-func plainJSON(b []byte) []byte {
+func unescapeJSON(b []byte) []byte {
 	escape := []byte(`\u`)
 	if !bytes.Contains(b, escape) {
 		return b
@@ -178,18 +178,18 @@ func plainJSON(b []byte) []byte {
 	}
 }
 
-func spelled(field, text string) error {
-	return &Refused{fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
+func mediaTextError(field, text string) error {
+	return &RefusedError{fault.InvalidParam(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
 }
 
 // IndexMediaToken returns the index of the first media placeholder token, -1 if there is none.
-func (p *Pipeline) Shows(tokens []kv.Token) int {
-	if len(p.marks) == 0 {
+func (p *Pipeline) IndexMediaToken(tokens []kv.Token) int {
+	if len(p.mediaTokens) == 0 {
 		return -1
 	}
-	first, last := p.marks[0], p.marks[len(p.marks)-1]
+	first, last := p.mediaTokens[0], p.mediaTokens[len(p.mediaTokens)-1]
 	for i, t := range tokens {
-		if t >= first && t <= last && slices.Contains(p.marks, t) {
+		if t >= first && t <= last && slices.Contains(p.mediaTokens, t) {
 			return i
 		}
 	}
@@ -198,38 +198,38 @@ func (p *Pipeline) Shows(tokens []kv.Token) int {
 
 // CompletePrompt makes the prompt of a conversation from the tokens of its text, which it may keep: it
 // resolves the media and puts their tokens in place of the template's placeholders.
-func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
+func (l LocalEncoder) CompletePrompt(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
 	p := l.Pipeline
 	if len(c.Media) == 0 {
-		if p.Shows(tokens) >= 0 {
-			return Prompt{}, &Refused{fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
+		if p.IndexMediaToken(tokens) >= 0 {
+			return Prompt{}, &RefusedError{fault.InvalidParam("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
 		}
 		return Prompt{Tokens: tokens}, nil
 	}
-	prompt, err := l.show(ctx, c, tokens)
-	var u *Unresolved
+	prompt, err := l.placeMedia(ctx, c, tokens)
+	var u *UnresolvedError
 	var refused *fault.Error
 	switch {
 	case err == nil:
 		return prompt, nil
 	case errors.As(err, &u):
 	case errors.As(err, &refused):
-		return Prompt{}, &Refused{refused}
+		return Prompt{}, &RefusedError{refused}
 	default:
 		return Prompt{}, err
 	}
-	return Prompt{Tokens: l.before(c, tokens), TextOnly: u.Reason, Why: u.Err}, nil
+	return Prompt{Tokens: l.tokensBeforeMedia(c, tokens), TextOnlyReason: u.Reason, TextOnlyError: u.Err}, nil
 }
 
 // placeMedia returns the prompt with its media in place.
-func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
+func (l LocalEncoder) placeMedia(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
 	p := l.Pipeline
 	first := &c.Media[0]
 	if p.Family == nil || l.Media == nil {
-		return Prompt{}, Undecided(media.UnsupportedModel, first.Part, "'%s' is of type %v, and how this model's prompts show media is not known here", first.Part, first.Kind)
+		return Prompt{}, NewUnresolvedError(media.UnsupportedModel, first.Part, "'%s' is of type %v, and how this model's prompts show media is not known here", first.Part, first.Kind)
 	}
 	if c.ProcessorArgs {
-		return Prompt{}, Undecided(media.ProcessorOverridden, "mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server: leave it out")
+		return Prompt{}, NewUnresolvedError(media.ProcessorOverridden, "mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server: leave it out")
 	}
 	objects, release, err := l.Media.Resolve(ctx, c, p.Family)
 	if err != nil {
@@ -240,26 +240,26 @@ func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, 
 			release()
 		}
 	}()
-	placed := make([]media.Placed, len(objects))
+	placed := make([]media.PromptObject, len(objects))
 	for i := range objects {
 		o := &objects[i]
 		placeholder, ok := p.Family.Placeholder(o.Kind)
 		if !ok {
-			return Prompt{}, Undecided(media.UnsupportedModel, o.Part, "'%s' shows media of kind %v, which this model does not take", o.Part, o.Kind)
+			return Prompt{}, NewUnresolvedError(media.UnsupportedModel, o.Part, "'%s' shows media of kind %v, which this model does not take", o.Part, o.Kind)
 		}
 		layout, err := p.Family.Layout(o.Kind, o.Size)
 		if err != nil {
-			return Prompt{}, unsized(o, err)
+			return Prompt{}, layoutError(o, err)
 		}
-		placed[i] = media.Placed{Placeholder: placeholder, Key: o.Key, Layout: layout}
+		placed[i] = media.PromptObject{Placeholder: placeholder, Key: o.Key, Layout: layout}
 	}
-	out, places, err := media.Expand(nil, nil, tokens, p.Family.Marks(), placed, media.MaxExpanded)
+	out, places, err := media.ExpandPrompt(nil, nil, tokens, p.Family.Placeholders(), placed, media.MaxExpanded)
 	if err != nil {
 		var long *media.LengthError
 		if errors.As(err, &long) {
-			return Prompt{}, Undecided(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
+			return Prompt{}, NewUnresolvedError(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
 		}
-		return Prompt{}, Undecided(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)
+		return Prompt{}, NewUnresolvedError(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)
 	}
 	return Prompt{Tokens: out, Media: places, Objects: objects, Release: release}, nil
 }
@@ -267,22 +267,22 @@ func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, 
 // layoutError returns the error for an object without a known layout. An image shape which the model's
 // processor refuses is the client's fault on any engine. For video and audio the engine chooses what the
 // processor sees, which may have another length.
-func unsized(o *media.Object, err error) error {
+func layoutError(o *media.Object, err error) error {
 	var s *family.SizeError
 	if errors.As(err, &s) {
 		if s.Reason == media.SizeRefused && o.Kind == media.Image {
-			return fault.Param(o.Part, "'%s': %s: send one of another shape", o.Part, s.Detail)
+			return fault.InvalidParam(o.Part, "'%s': %s: send one of another shape", o.Part, s.Detail)
 		}
-		return Undecided(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
+		return NewUnresolvedError(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
 	}
-	return Undecided(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
+	return NewUnresolvedError(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
 }
 
 // tokensBeforeMedia returns the tokens before the first media object of a conversation. Where the placeholder
 // tokens are unknown, it returns the common prefix with the same conversation without media.
-func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
+func (l LocalEncoder) tokensBeforeMedia(c *Chat, tokens []kv.Token) []kv.Token {
 	p := l.Pipeline
-	if i := p.Shows(tokens); i >= 0 {
+	if i := p.IndexMediaToken(tokens); i >= 0 {
 		return tokens[:i:i]
 	}
 	text := *c
@@ -290,7 +290,7 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	for i := range text.Messages {
 		text.Messages[i].Parts = withoutMedia(text.Messages[i].Parts)
 	}
-	segments, err := p.Render(&text)
+	segments, err := p.RenderChat(&text)
 	if err != nil {
 		return nil // unknown
 	}
@@ -305,14 +305,14 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 // AppendTextPart appends a text part of a message's content to dst, a JSON array which is already open ("["
 // at least).
 func AppendTextPart(dst []byte, text string) []byte {
-	dst = append(comma(dst), `{"type":"text","text":`...)
+	dst = append(appendComma(dst), `{"type":"text","text":`...)
 	return append(strictjson.AppendString(dst, text), '}')
 }
 
 // AppendMediaPart appends a media part to dst, as AppendTextPart does. It has only the kind, which is what
 // templates look for; the object itself does not pass through them.
 func AppendMediaPart(dst []byte, kind media.Kind) []byte {
-	dst = append(comma(dst), `{"type":"`...)
+	dst = append(appendComma(dst), `{"type":"`...)
 	dst = append(dst, kind.String()...)
 	return append(dst, `"}`...)
 }
@@ -320,14 +320,14 @@ func AppendMediaPart(dst []byte, kind media.Kind) []byte {
 // AppendURLPart appends a part with the object's URL, as clients write it.
 func AppendURLPart(dst []byte, m *Media) []byte {
 	field := m.Kind.String() + "_url"
-	dst = append(comma(dst), `{"type":"`...)
+	dst = append(appendComma(dst), `{"type":"`...)
 	dst = append(append(dst, field...), `","`...)
 	dst = append(append(dst, field...), `":{"url":`...)
 	return append(strictjson.AppendString(dst, m.URL), `}}`...)
 }
 
 // appendComma appends a comma unless the array is empty.
-func comma(dst []byte) []byte {
+func appendComma(dst []byte) []byte {
 	if n := len(dst); n > 0 && dst[n-1] != '[' {
 		dst = append(dst, ',')
 	}

@@ -30,14 +30,14 @@ type Pipeline struct {
 	// sets it.
 	Family *family.Family
 	// NoFamilyReason says why there is no family, as a sentence without its full stop; "" if there is one.
-	NoFamily string
+	NoFamilyReason string
 	// openServing opens the family for an engine's serving settings; nil if SetFamily set a fixed one.
-	families func(family.Serving) (*family.Family, error)
+	openServing func(family.Serving) (*family.Family, error)
 	// Digest is the hex SHA-256 of the files from which the pipeline was made.
 	Digest string
 
-	marks    []kv.Token // media placeholder tokens, ascending
-	literals []string   // their texts
+	mediaTokens []kv.Token // media placeholder tokens, ascending
+	mediaTexts  []string   // their texts
 }
 
 // HasToken reports whether text is one token of the vocabulary.
@@ -49,7 +49,7 @@ func (p *Pipeline) HasToken(text string) bool {
 // EncodeChat appends the prompt of a conversation to dst. The error is a *fault.Error: Invalid for an invalid
 // conversation, Unimplemented if the model has no template which can render it.
 func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
-	segments, err := p.Render(c)
+	segments, err := p.RenderChat(c)
 	if err != nil {
 		return dst, err
 	}
@@ -57,26 +57,26 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 }
 
 // RenderChat is the first half of EncodeChat: it renders the text of a conversation.
-func (p *Pipeline) Render(c *Chat) ([]Segment, error) {
+func (p *Pipeline) RenderChat(c *Chat) ([]Segment, error) {
 	if p.Template == nil {
 		return nil, fault.New(fault.Unimplemented, "this model has no chat template; give a plain prompt instead of messages (/v1/completions, penstock route --raw)")
 	}
-	if err := p.unshown(c); err != nil {
+	if err := p.rejectUnsupportedTools(c); err != nil {
 		return nil, err
 	}
-	if err := p.literal(c); err != nil {
+	if err := p.rejectMediaText(c); err != nil {
 		return nil, err
 	}
 	return p.Template.Render(nil, c)
 }
 
 // RenderText returns the text of a conversation's prompt.
-func (p *Pipeline) Text(c *Chat) (string, error) {
-	segments, err := p.Render(c)
+func (p *Pipeline) RenderText(c *Chat) (string, error) {
+	segments, err := p.RenderChat(c)
 	if err != nil || len(segments) == 0 {
 		return "", err
 	}
-	return join(segments), nil
+	return joinSegments(segments), nil
 }
 
 // EncodeSegments is the second half of EncodeChat: it appends the tokens of the segments to dst.
@@ -85,8 +85,8 @@ func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token
 		return t.EncodeSegments(dst, segments)
 	}
 	for len(segments) > 0 {
-		n := sameKind(segments)
-		dst = p.Tokenizer.Encode(dst, join(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})
+		n := countSameKind(segments)
+		dst = p.Tokenizer.Encode(dst, joinSegments(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})
 		segments = segments[n:]
 	}
 	return dst
@@ -94,7 +94,7 @@ func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token
 
 // rejectUnsupportedTools refuses tools which the model would never see: a template of its own which does not
 // mention tools renders as if there were none, and the model would silently never call them.
-func (p *Pipeline) unshown(c *Chat) error {
+func (p *Pipeline) rejectUnsupportedTools(c *Chat) error {
 	if p.TemplateText == "" {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (p *Pipeline) EncodeText(dst []kv.Token, text string) []kv.Token {
 }
 
 // countSameKind returns the number of leading segments of the first one's kind.
-func sameKind(segments []Segment) int {
+func countSameKind(segments []Segment) int {
 	n := 1
 	for n < len(segments) && segments[n].Special == segments[0].Special {
 		n++
@@ -130,7 +130,7 @@ func sameKind(segments []Segment) int {
 }
 
 // joinSegments joins segments before they are encoded, since a word may span them.
-func join(segments []Segment) string {
+func joinSegments(segments []Segment) string {
 	if len(segments) == 1 {
 		return segments[0].Text
 	}

@@ -15,7 +15,7 @@ type Tokenizer interface {
 	// in the vocabulary.
 	AppendBytes(dst []byte, id kv.Token) (out []byte, ok bool)
 	// IsSpecial reports whether id is a special token, which decoded text leaves out.
-	Special(id kv.Token) bool
+	IsSpecial(id kv.Token) bool
 	// ID returns the id whose vocabulary entry is exactly text.
 	ID(text string) (id kv.Token, ok bool)
 	// VocabSize is one more than the largest id.

@@ -31,14 +31,14 @@ func AppendChat(dst []byte, c *Chat) []byte {
 
 // AppendChatWithMedia is AppendChat for a peer which resolves the media: it adds Media, Namespace and
 // ProcessorArgs.
-func AppendShown(dst []byte, c *Chat) []byte {
+func AppendChatWithMedia(dst []byte, c *Chat) []byte {
 	dst = AppendChat(dst, c)
 	dst = append(dst[:len(dst)-1], `,"media":[`...)
 	for i := range c.Media {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendShown(dst, &c.Media[i])
+		dst = appendMediaObject(dst, &c.Media[i])
 	}
 	dst = append(dst, ']')
 	dst = appendText(dst, `,"media_namespace":`, c.Namespace)
@@ -46,7 +46,7 @@ func AppendShown(dst []byte, c *Chat) []byte {
 	return append(dst, '}')
 }
 
-func appendShown(dst []byte, m *Media) []byte {
+func appendMediaObject(dst []byte, m *Media) []byte {
 	dst = append(dst, `{"kind":`...)
 	dst = strictjson.AppendString(dst, m.Kind.String())
 	dst = appendText(dst, `,"url":`, m.URL)
@@ -107,10 +107,10 @@ func DecodeChat(b []byte) (*Chat, error) {
 		return nil, err
 	}
 	d := chatDecoder{Reader: r, chat: &Chat{AddGenerationPrompt: true}} // the default of chat requests
-	if err := r.Object(d.field); err != nil {
+	if err := r.ReadObject(d.decodeField); err != nil {
 		return nil, err
 	}
-	if err := r.End(); err != nil {
+	if err := r.CheckEnd(); err != nil {
 		return nil, err
 	}
 	return d.chat, nil
@@ -122,108 +122,108 @@ type chatDecoder struct {
 }
 
 // decodeField reads the value of one key of a conversation.
-func (d *chatDecoder) field(key string) error {
-	if none, err := d.Null(); none || err != nil {
+func (d *chatDecoder) decodeField(key string) error {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "messages":
-		return d.Array("an array of messages", d.message)
+		return d.ReadArray("an array of messages", d.decodeMessage)
 	case "tools":
-		return d.raw(&d.chat.Tools, strictjson.ArrayKind)
+		return d.copyRaw(&d.chat.Tools, strictjson.ArrayKind)
 	case "chat_template_kwargs":
-		return d.raw(&d.chat.Args, strictjson.ObjectKind)
+		return d.copyRaw(&d.chat.Args, strictjson.ObjectKind)
 	case "add_generation_prompt":
-		return d.Flag(&d.chat.AddGenerationPrompt)
+		return d.ReadBoolInto(&d.chat.AddGenerationPrompt)
 	case "continue_final_message":
-		return d.Flag(&d.chat.ContinueFinal)
+		return d.ReadBoolInto(&d.chat.ContinueFinal)
 	case "media":
-		return d.Array("an array of media objects", d.shown)
+		return d.ReadArray("an array of media objects", d.decodeMedia)
 	case "media_namespace":
-		return d.Text(&d.chat.Namespace)
+		return d.ReadStringInto(&d.chat.Namespace)
 	case "media_processor_args":
-		return d.Flag(&d.chat.ProcessorArgs)
+		return d.ReadBoolInto(&d.chat.ProcessorArgs)
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
 // decodeMedia reads one element of media.
-func (d *chatDecoder) shown(int) error {
+func (d *chatDecoder) decodeMedia(int) error {
 	var m Media
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "kind":
-			return d.kind(&m.Kind)
+			return d.decodeMediaKind(&m.Kind)
 		case "url":
-			return d.Text(&m.URL)
+			return d.ReadStringInto(&m.URL)
 		case "uuid":
-			return d.Text(&m.Name)
+			return d.ReadStringInto(&m.Name)
 		case "part":
-			return d.Text(&m.Part)
+			return d.ReadStringInto(&m.Part)
 		case "param":
-			return d.Text(&m.Param)
+			return d.ReadStringInto(&m.Param)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err == nil && m.Kind == 0 {
-		err = d.Refuse("must have a 'kind'")
+		err = d.InvalidError("must have a 'kind'")
 	}
 	d.chat.Media = append(d.chat.Media, m)
 	return err
 }
 
 // decodeMediaKind reads the name of a kind of media.
-func (d *chatDecoder) kind(dst *media.Kind) error {
+func (d *chatDecoder) decodeMediaKind(dst *media.Kind) error {
 	var name string
-	if err := d.Text(&name); err != nil {
+	if err := d.ReadStringInto(&name); err != nil {
 		return err
 	}
-	for _, k := range Kinds() {
+	for _, k := range MediaKinds() {
 		if k.String() == name {
 			*dst = k
 			return nil
 		}
 	}
-	return d.Refuse("must be a kind of media, not %.100q", name)
+	return d.InvalidError("must be a kind of media, not %.100q", name)
 }
 
 // decodeMessage reads one element of messages.
-func (d *chatDecoder) message(int) error {
+func (d *chatDecoder) decodeMessage(int) error {
 	m := Message{NoContent: true}
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "role":
-			return d.Text(&m.Role)
+			return d.ReadStringInto(&m.Role)
 		case "name":
-			return d.Text(&m.Name)
+			return d.ReadStringInto(&m.Name)
 		case "content":
 			m.NoContent = false
 			if d.Kind() == strictjson.StringKind {
-				return d.Text(&m.Content)
+				return d.ReadStringInto(&m.Content)
 			}
-			return d.raw(&m.Parts, strictjson.ArrayKind)
+			return d.copyRaw(&m.Parts, strictjson.ArrayKind)
 		case "reasoning_content":
-			return d.Text(&m.Reasoning)
+			return d.ReadStringInto(&m.Reasoning)
 		case "tool_calls":
-			return d.raw(&m.ToolCalls, strictjson.ArrayKind)
+			return d.copyRaw(&m.ToolCalls, strictjson.ArrayKind)
 		case "tool_call_id":
-			return d.Text(&m.ToolCallID)
+			return d.ReadStringInto(&m.ToolCallID)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	d.chat.Messages = append(d.chat.Messages, m)
 	return err
 }
 
 // copyRaw reads JSON of one kind and keeps a copy of its text.
-func (d *chatDecoder) raw(dst *[]byte, kind strictjson.Kind) error {
+func (d *chatDecoder) copyRaw(dst *[]byte, kind strictjson.Kind) error {
 	if d.Kind() != kind {
-		return d.Expected(string(kind))
+		return d.WrongTypeError(string(kind))
 	}
-	text, err := d.Raw()
+	text, err := d.ReadRaw()
 	*dst = slices.Clone(text)
 	return err
 }

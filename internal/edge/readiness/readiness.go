@@ -21,7 +21,7 @@ const (
 )
 
 // ModelStatus says whether one model, or one LoRA adapter, can be served.
-type Model struct {
+type ModelStatus struct {
 	ID string `json:"id"`
 	// Aliases are its other names, which a probe may use.
 	Aliases []string `json:"-"`
@@ -35,8 +35,8 @@ type Model struct {
 }
 
 // NewModelStatus returns the status of a model from a router's availability.
-func NewModel(id, parent string, a route.Availability) Model {
-	m := Model{ID: id, Parent: parent, Status: Healthy, Workers: a.Workers, Ready: a.Ready, Reason: a.Reason}
+func NewModelStatus(id, parent string, a route.Availability) ModelStatus {
+	m := ModelStatus{ID: id, Parent: parent, Status: Healthy, Workers: a.Workers, Ready: a.Ready, Reason: a.Reason}
 	if a.Ready == 0 {
 		m.Status = Unhealthy
 	}
@@ -44,7 +44,7 @@ func NewModel(id, parent string, a route.Availability) Model {
 }
 
 // MarkUnhealthy makes m unhealthy for a reason which a router does not know.
-func (m *Model) Refuse(reason string) { m.Status, m.Reason = Unhealthy, reason }
+func (m *ModelStatus) MarkUnhealthy(reason string) { m.Status, m.Reason = Unhealthy, reason }
 
 // The states of instances which a router or a frontend determines, in addition to those which workers report
 // ([engine.StateReady] and others).
@@ -57,7 +57,7 @@ const (
 )
 
 // InstanceStatus is one registered worker, from the point of view of requests.
-type Instance struct {
+type InstanceStatus struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Model    string      `json:"model"`
 	Engine   string      `json:"engine"`
@@ -72,31 +72,31 @@ type Instance struct {
 
 // Report is the body of GET /ready.
 type Report struct {
-	Status string  `json:"status"`
-	Reason string  `json:"reason,omitempty"` // why Status is not Healthy
-	Models []Model `json:"models"`
+	Status string        `json:"status"`
+	Reason string        `json:"reason,omitempty"` // why Status is not Healthy
+	Models []ModelStatus `json:"models"`
 }
 
 // HealthReport is the body of GET /health.
-type Health struct {
+type HealthReport struct {
 	Report
-	Instances []Instance `json:"instances"`
+	Instances []InstanceStatus `json:"instances"`
 	// Engines are the remote engines which this process follows.
 	Engines any `json:"engines,omitempty"`
 }
 
 // NewReport returns the readiness of a process which serves these models, or of the model in the query
 // parameter model of r. It is healthy if any of them is.
-func NewReport(r *http.Request, models []Model) Report {
+func NewReport(r *http.Request, models []ModelStatus) Report {
 	if name := r.URL.Query().Get("model"); name != "" {
-		models = []Model{find(models, name)}
+		models = []ModelStatus{findModel(models, name)}
 	}
 	out := Report{Status: Unhealthy, Models: models}
 	switch {
-	case slices.ContainsFunc(models, func(m Model) bool { return m.Status == Healthy }):
+	case slices.ContainsFunc(models, func(m ModelStatus) bool { return m.Status == Healthy }):
 		out.Status = Healthy
 	case len(models) == 0:
-		out.Models, out.Reason = []Model{}, "no worker is registered in its namespace and component"
+		out.Models, out.Reason = []ModelStatus{}, "no worker is registered in its namespace and component"
 	case len(models) == 1:
 		out.Reason = fmt.Sprintf("%s cannot be served: %s", models[0].ID, models[0].Reason)
 	default:
@@ -106,23 +106,23 @@ func NewReport(r *http.Request, models []Model) Report {
 }
 
 // MarkDraining marks r as that of a process which was told to stop, regardless of what it can still serve.
-func (r *Report) Drain() { r.Status, r.Reason = Draining, "the process was told to stop" }
+func (r *Report) MarkDraining() { r.Status, r.Reason = Draining, "the process was told to stop" }
 
 // findModel returns the model with the given name; if there is none, a model without workers.
-func find(models []Model, name string) Model {
-	at := slices.IndexFunc(models, func(m Model) bool { return m.ID == name || slices.Contains(m.Aliases, name) })
+func findModel(models []ModelStatus, name string) ModelStatus {
+	at := slices.IndexFunc(models, func(m ModelStatus) bool { return m.ID == name || slices.Contains(m.Aliases, name) })
 	if at < 0 {
 		const most = 256 // limit for an unknown name, in bytes
-		return Model{ID: name[:min(len(name), most)], Status: Unhealthy, Reason: "no worker is registered for it"}
+		return ModelStatus{ID: name[:min(len(name), most)], Status: Unhealthy, Reason: "no worker is registered for it"}
 	}
 	return models[at]
 }
 
 // NewHealthReport returns the health of a process: its readiness, and the instances of the models in it.
-func NewHealth(ready Report, instances []Instance) Health {
-	h := Health{Report: ready, Instances: []Instance{}}
+func NewHealthReport(ready Report, instances []InstanceStatus) HealthReport {
+	h := HealthReport{Report: ready, Instances: []InstanceStatus{}}
 	for _, in := range instances {
-		if in.Model == "" || slices.ContainsFunc(ready.Models, func(m Model) bool { return in.Model == m.ID || in.Model == m.Parent }) {
+		if in.Model == "" || slices.ContainsFunc(ready.Models, func(m ModelStatus) bool { return in.Model == m.ID || in.Model == m.Parent }) {
 			h.Instances = append(h.Instances, in)
 		}
 	}
@@ -130,7 +130,7 @@ func NewHealth(ready Report, instances []Instance) Health {
 }
 
 // StatusCode returns the HTTP status for r: 200 or 503.
-func (r *Report) Code() int {
+func (r *Report) StatusCode() int {
 	if r.Status == Healthy {
 		return http.StatusOK
 	}
@@ -138,7 +138,7 @@ func (r *Report) Code() int {
 }
 
 // WriteJSON writes a body of this package as the response.
-func Write(w http.ResponseWriter, code int, body any) {
+func WriteJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	// Numbers and strings always encode; a write error means that the client has disconnected.
@@ -146,8 +146,8 @@ func Write(w http.ResponseWriter, code int, body any) {
 }
 
 // ServeLive serves GET /live: the process runs.
-func Live(w http.ResponseWriter, _ *http.Request) {
-	Write(w, http.StatusOK, struct {
+func ServeLive(w http.ResponseWriter, _ *http.Request) {
+	WriteJSON(w, http.StatusOK, struct {
 		Status string `json:"status"`
 	}{"live"})
 }

@@ -30,10 +30,10 @@ type Computer interface {
 	// are not used. stops are the tokens that end a choice. It is called from any goroutine, with a request
 	// that has passed the checks of this package, and may block until ctx, which is the request's, ends. Its
 	// error, which should be a *fault.Error, refuses the request.
-	Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error)
+	StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error)
 	// ComputeBatch computes a batch and draws the requested tokens. An error or a panic fails all requests in
 	// the batch. When ctx ends it may return early with any error: the engine then stops. It must not keep b.
-	Compute(ctx context.Context, b *Batch) error
+	ComputeBatch(ctx context.Context, b *Batch) error
 }
 
 // State is a Computer's state of one choice. One goroutine at a time uses it: first the caller of
@@ -41,7 +41,7 @@ type Computer interface {
 type State interface {
 	// IsFinished reports whether the choice ends after the output so far, although its last token is no stop
 	// token.
-	Over() bool
+	IsFinished() bool
 }
 
 // Batch is the input and the output of one computation.
@@ -52,14 +52,14 @@ type Batch struct {
 	// States[i] belongs to the choice of Plan.Work[i].
 	States []State
 	// The Computer sets Drawn[i] where Plan.Work[i].Sample is set, except for work of [Engine.Prefill].
-	Drawn []Drawn
+	Drawn []DrawnToken
 	// BackToBack says that the loop did not wait for work after the previous batch.
-	Follows bool
+	BackToBack bool
 }
 
 // DrawnToken is the next token of a choice; its log-probability and alternatives are used if the request
 // asked for them. If Err is set there is no token, and the request fails with it.
-type Drawn struct {
+type DrawnToken struct {
 	engine.Logprob
 	Err error
 }
@@ -76,24 +76,24 @@ type Config struct {
 	Reuse, Chunking paged.Switch
 	// LabelEvents, if not nil, may add labels of blocks to events before they are published: to changes and
 	// to descriptions of the whole cache. The loop calls it.
-	Label func([]kv.Event)
+	LabelEvents func([]kv.Event)
 	// SharedMemory, if not nil, is memory that the engine shares with others.
-	Shared Shared
+	SharedMemory SharedMemory
 }
 
 // SharedMemory is memory outside the engine into which other engines put blocks too. The loop calls its
 // methods; they must not wait.
-type Shared interface {
+type SharedMemory interface {
 	// Elsewhere says which blocks can be fetched from there.
-	paged.Elsewhere
+	paged.BlockSource
 	// ExchangeEvents takes the changes of the cache, perhaps none, and returns the events to publish after
 	// them. [Engine.Wake] makes the loop call it soon.
-	Tell(changed []kv.Event) []kv.Event
+	ExchangeEvents(changed []kv.Event) []kv.Event
 	// DescribeShared returns the events to publish after a description of the cache.
-	Describe() []kv.Event
+	DescribeShared() []kv.Event
 }
 
-func (c *Config) scheduler() paged.Config {
+func (c *Config) schedulerConfig() paged.Config {
 	pc := paged.Config{
 		Blocks:      c.Card.Blocks,
 		BlockSize:   c.Card.BlockSize,
@@ -105,8 +105,8 @@ func (c *Config) scheduler() paged.Config {
 		Reuse:      c.Reuse,
 		Chunking:   c.Chunking,
 	}
-	if c.Shared != nil {
-		pc.Elsewhere = c.Shared
+	if c.SharedMemory != nil {
+		pc.Remote = c.SharedMemory
 	}
 	return pc
 }
@@ -115,15 +115,15 @@ func (c *Config) scheduler() paged.Config {
 type Engine struct {
 	cfg      Config
 	computer Computer
-	watchers *watch.Hub
+	watchers *watch.Broadcaster
 	// batches counts the computed batches.
-	turns atomic.Uint64
+	batches atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		phase  phase
+		phase  enginePhase
 		inbox  []*request // the loop takes them in order
 		aborts []*request // for the loop to release; at most the live requests
 		// sequences counts all unfinished choices, including the inbox's; the queue limit applies to it.
@@ -134,12 +134,12 @@ type Engine struct {
 
 // enginePhase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns,
 // then phaseStopped.
-type phase uint8
+type enginePhase uint8
 
 const (
-	fresh phase = iota
-	running
-	stopped
+	phaseFresh enginePhase = iota
+	phaseRunning
+	phaseStopped
 )
 
 // Compile-time guards.
@@ -151,7 +151,7 @@ var (
 
 // New returns an engine that does nothing until Run, or an error for an invalid cfg.
 func New(cfg Config, computer Computer) (*Engine, error) {
-	if err := cfg.scheduler().Validate(); err != nil {
+	if err := cfg.schedulerConfig().Validate(); err != nil {
 		return nil, fmt.Errorf("%s model %s: %w", cfg.Card.Engine, cfg.Card.Name, err)
 	}
 	e := &Engine{cfg: cfg, computer: computer, wake: make(chan struct{}, 1)}
@@ -178,18 +178,18 @@ func (e *Engine) Load() engine.Load {
 
 // HealthReport implements engine.HealthSource. Progress changes only with each batch; the queue is as of the
 // loop's last report.
-func (e *Engine) Signs() engine.Signs {
+func (e *Engine) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := &e.mu.load
-	return engine.Signs{Work: e.turns.Load(), Tells: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
+	return engine.HealthReport{Progress: e.batches.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
 }
 
 // Wake makes the loop report events even if it has nothing to compute.
-func (e *Engine) Wake() { e.poke() }
+func (e *Engine) Wake() { e.wakeLoop() }
 
 // wakeLoop makes the loop look at its inputs.
-func (e *Engine) poke() {
+func (e *Engine) wakeLoop() {
 	select {
 	case e.wake <- struct{}{}:
 	default: // the loop is already signalled

@@ -124,7 +124,7 @@ func testQueueIsBounded(t *testing.T) {
 	two := greedy(9, 10, 5)
 	two.Choices = 2
 	r := enginetest.NewRecorder(two)
-	if err := e.Generate(ctx, two, r.Sink); fault.Of(err) != fault.Overloaded || r.Accepted {
+	if err := e.Generate(ctx, two, r.Sink); fault.CodeOf(err) != fault.Overloaded || r.Accepted {
 		t.Errorf("two choices with room for one: %v, accepted %v", err, r.Accepted)
 	}
 	// A canceled request leaves its place to another.
@@ -136,7 +136,7 @@ func testQueueIsBounded(t *testing.T) {
 	}()
 	synctest.Wait()
 	r = enginetest.NewRecorder(greedy(9, 10, 5))
-	if err := e.Generate(ctx, greedy(9, 10, 5), r.Sink); fault.Of(err) != fault.Overloaded {
+	if err := e.Generate(ctx, greedy(9, 10, 5), r.Sink); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("a request to a full queue: %v", err)
 	}
 	giveUp()
@@ -152,7 +152,7 @@ func testQueueIsBounded(t *testing.T) {
 
 	many := greedy(9, 10, 5)
 	many.Choices = 6
-	if err := e.Generate(ctx, many, r.Sink); fault.Of(err) != fault.Invalid {
+	if err := e.Generate(ctx, many, r.Sink); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("more choices than can ever be served: %v", err)
 	}
 	runCtx := enginetest.Start(t, e)
@@ -184,7 +184,7 @@ func TestStopReleasesEverybody(t *testing.T) {
 			t.Errorf("run: %v", err)
 		}
 		for range 2 {
-			if err := <-results; fault.Of(err) != fault.Unavailable {
+			if err := <-results; fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("a request when the engine stopped: %v", err)
 			}
 		}
@@ -202,7 +202,7 @@ type faulty struct {
 	fail   func() error
 }
 
-func (f *faulty) Compute(ctx context.Context, b *Batch) error {
+func (f *faulty) ComputeBatch(ctx context.Context, b *Batch) error {
 	for i := range b.Plan.Work {
 		if w := &b.Plan.Work[i]; w.Start == 0 && w.Tokens[0] == f.victim {
 			if err := f.fail(); err != nil {
@@ -210,7 +210,7 @@ func (f *faulty) Compute(ctx context.Context, b *Batch) error {
 			}
 		}
 	}
-	return f.Computer.Compute(ctx, b)
+	return f.Computer.ComputeBatch(ctx, b)
 }
 
 func TestFailedBatch(t *testing.T) {
@@ -235,7 +235,7 @@ func TestFailedBatch(t *testing.T) {
 					}
 					got, err := enginetest.Generate(ctx, e, req)
 					switch {
-					case i == 1 && (fault.Of(err) != fault.Internal || err == nil || strings.Contains(err.Error(), "a defect")):
+					case i == 1 && (fault.CodeOf(err) != fault.Internal || err == nil || strings.Contains(err.Error(), "a defect")):
 						t.Errorf("the request whose batch failed: %v", err)
 					case i == 1 && !strings.Contains(errors.Unwrap(err).Error(), "a defect"):
 						t.Errorf("the cause is lost: %v", errors.Unwrap(err))
@@ -256,7 +256,7 @@ func TestRunsOnce(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 4, 1))
-	if err := e.Run(ctx); fault.Of(err) != fault.Conflict {
+	if err := e.Run(ctx); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("a second Run: %v", err)
 	}
 }
@@ -275,7 +275,7 @@ func TestRefusals(t *testing.T) {
 		req := greedy(1, 30, 8)
 		c.change(req)
 		err := e.Generate(ctx, req, func(*engine.Delta) error { return nil })
-		if fault.Of(err) != c.code {
+		if fault.CodeOf(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

@@ -12,11 +12,11 @@ import (
 // served, Overloaded when the queue is full, Unavailable when the engine has stopped or is stopping,
 // Unimplemented for unsupported features, and Internal when the computation failed.
 func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if err := e.check(req); err != nil {
+	if err := e.checkRequest(req); err != nil {
 		return err
 	}
 	if len(req.Objects) > 0 { // preparing media is expensive: first check for room
-		if err := e.room(1); err != nil {
+		if err := e.checkCapacity(1); err != nil {
 			return err
 		}
 	}
@@ -24,7 +24,7 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err != nil {
 		return err
 	}
-	return e.serve(ctx, r, sink)
+	return e.serveRequest(ctx, r, sink)
 }
 
 // Prefill computes one prompt for state and draws nothing. The prompt is neither served from the prefix cache
@@ -34,22 +34,22 @@ func (e *Engine) Prefill(ctx context.Context, req *engine.EmbedRequest, state St
 	if err := e.checkInput(req.Prompt); err != nil {
 		return err
 	}
-	return e.serve(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
+	return e.serveRequest(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
 }
 
 // serveRequest passes r to the loop and its output to sink. When it returns, the engine holds nothing of the
 // request.
-func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
-	if err := e.submit(r); err != nil {
+func (e *Engine) serveRequest(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
+	if err := e.submitRequest(r); err != nil {
 		return err
 	}
-	defer e.abort(r)
+	defer e.abortRequest(r)
 	for {
 		select {
 		case <-r.out.ready:
 		case <-ctx.Done():
 		}
-		deltas, last, err := r.out.take()
+		deltas, last, err := r.out.takeDeltas()
 		for i := range deltas {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -68,34 +68,34 @@ func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta)
 }
 
 // submitRequest puts r into the inbox. A request with nothing to generate finishes at once.
-func (e *Engine) submit(r *request) error {
+func (e *Engine) submitRequest(r *request) error {
 	if len(r.open) == 0 {
-		r.out.accept()
+		r.out.markAccepted()
 		r.out.close(nil)
 		close(r.released)
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.roomLocked(len(r.open)); err != nil {
+	if err := e.checkCapacityLocked(len(r.open)); err != nil {
 		return err
 	}
 	e.mu.sequences += len(r.open)
 	e.mu.inbox = append(e.mu.inbox, r)
-	e.poke()
+	e.wakeLoop()
 	return nil
 }
 
 // checkCapacity returns why n more sequences are not possible now, or nil.
-func (e *Engine) room(n int) error {
+func (e *Engine) checkCapacity(n int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.roomLocked(n)
+	return e.checkCapacityLocked(n)
 }
 
-func (e *Engine) roomLocked(n int) error {
-	if e.mu.phase == stopped {
-		return errStopped()
+func (e *Engine) checkCapacityLocked(n int) error {
+	if e.mu.phase == phaseStopped {
+		return stoppedError()
 	}
 	if e.mu.sequences+n > e.cfg.MaxSeqs+e.cfg.MaxWaiting {
 		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
@@ -104,7 +104,7 @@ func (e *Engine) roomLocked(n int) error {
 }
 
 // abortRequest makes the engine release r and waits until it has. It does nothing if r has finished.
-func (e *Engine) abort(r *request) {
+func (e *Engine) abortRequest(r *request) {
 	e.mu.Lock()
 	select {
 	case <-r.released:
@@ -121,10 +121,10 @@ func (e *Engine) abort(r *request) {
 	}
 	e.mu.aborts = append(e.mu.aborts, r)
 	e.mu.Unlock()
-	e.poke()
+	e.wakeLoop()
 	<-r.released
 }
 
-func errStopped() error {
+func stoppedError() error {
 	return fault.New(fault.Unavailable, "the engine has stopped; another worker may serve the request")
 }

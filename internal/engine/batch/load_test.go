@@ -48,7 +48,7 @@ func testSignsTellTheQueue(t *testing.T) {
 	synctest.Wait()
 	g.Leave <- struct{}{}
 	<-g.Enter
-	if s := e.Signs(); !s.Tells || s.Running != 1 || s.Waiting != 1 || s.Work == 0 {
+	if s := e.HealthReport(); !s.HasCounts || s.Running != 1 || s.Waiting != 1 || s.Progress == 0 {
 		t.Errorf("signs of one request that runs and one that waits: %+v", s)
 	}
 	g.Leave <- struct{}{}

@@ -44,7 +44,7 @@ func testPrefill(t *testing.T) {
 	}
 	for name, bad := range map[string][]kv.Token{"empty": nil, "long": make([]kv.Token, 320), "foreign": {vocab}} {
 		err := e.Prefill(ctx, &engine.EmbedRequest{Attempt: 1, Prompt: bad}, &die{})
-		if fault.Of(err) != fault.Invalid {
+		if fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -75,8 +75,8 @@ func TestOver(t *testing.T) {
 // limited is a computer whose choices finish after five tokens.
 type limited struct{ Computer }
 
-func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
-	states, err := l.Computer.Begin(ctx, req, stops)
+func (l limited) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
+	states, err := l.Computer.StartRequest(ctx, req, stops)
 	for _, s := range states {
 		s.(*die).last = 5
 	}
@@ -87,11 +87,11 @@ func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Toke
 func TestLabel(t *testing.T) {
 	labelled := 0
 	e := small(t, func(c *Config) {
-		c.Label = func(events []kv.Event) { labelled += len(events) }
+		c.LabelEvents = func(events []kv.Event) { labelled += len(events) }
 	})
 	ctx := enginetest.Start(t, e)
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2))
-	if _, err := enginetest.Snapshot(ctx, e); err != nil {
+	if _, err := enginetest.FirstSnapshot(ctx, e); err != nil {
 		t.Fatal(err)
 	}
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2)) // the loop has passed the description

@@ -18,26 +18,26 @@ type request struct {
 
 	// open are the unfinished choices, in order. The first one leads: it computes the prompt, and the others
 	// start when the common blocks are cached. The loop owns it after takeInbox.
-	open   []*choice
-	led    bool // the others were started
-	cached int  // prompt tokens that the first choice found in the cache
-	over   bool // the scheduler has none of its choices
+	open             []*choiceSequence
+	followersStarted bool // the others were started
+	cached           int  // prompt tokens that the first choice found in the cache
+	finished         bool // the scheduler has none of its choices
 	// reuse is off for a call of Prefill. Such a request has one choice, which ends when its prompt is
 	// computed.
 	reuse paged.Switch
 }
 
 // choiceSequence is one sequence of a request. The loop owns it.
-type choice struct {
-	request *request
-	index   int
-	id      paged.SeqID
-	added   bool // the scheduler has it
-	state   State
-	stops   []kv.Token // tokens that end it
-	output  int        // tokens so far
-	most    int        // limit of output
-	counted bool       // its cached count was delivered
+type choiceSequence struct {
+	request         *request
+	index           int
+	id              paged.SeqID
+	scheduled       bool // the scheduler has it
+	state           State
+	stops           []kv.Token // tokens that end it
+	output          int        // tokens so far
+	maxOutput       int        // limit of output
+	cachedDelivered bool       // its cached count was delivered
 }
 
 // newRequest returns the engine's form of req, which is valid, or the computer's refusal.
@@ -46,7 +46,7 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 	if !req.Stop.IgnoreEOS {
 		stops = slices.Concat(stops, e.cfg.Card.EOS)
 	}
-	states, err := e.computer.Begin(ctx, req, stops)
+	states, err := e.computer.StartRequest(ctx, req, stops)
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +56,10 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 		if req.Done != nil && req.Done[i] {
 			continue
 		}
-		before := generatedBy(req, i)
-		c := &choice{request: r, index: i, state: states[i], stops: stops, output: len(before), most: most}
-		if finish := c.finishBefore(before); finish != engine.NotFinished {
-			r.out.finish(i, finish)
+		before := deliveredTokens(req, i)
+		c := &choiceSequence{request: r, index: i, state: states[i], stops: stops, output: len(before), maxOutput: most}
+		if finish := c.earlierFinish(before); finish != engine.NotFinished {
+			r.out.finishChoice(i, finish)
 			continue
 		}
 		r.open = append(r.open, c)
@@ -75,12 +75,12 @@ func newPrefill(req *engine.EmbedRequest, state State) *request {
 		released: make(chan struct{}),
 		reuse:    paged.Off,
 	}
-	r.open = []*choice{{request: r, state: state}}
+	r.open = []*choiceSequence{{request: r, state: state}}
 	return r
 }
 
 // deliveredTokens returns what earlier attempts delivered of a choice.
-func generatedBy(req *engine.Request, choice int) []kv.Token {
+func deliveredTokens(req *engine.Request, choice int) []kv.Token {
 	if req.Generated == nil {
 		return nil
 	}
@@ -89,29 +89,29 @@ func generatedBy(req *engine.Request, choice int) []kv.Token {
 
 // earlierFinish returns how a choice ended in earlier attempts: the caller has its last token, but does not
 // know that it is the last.
-func (c *choice) finishBefore(generated []kv.Token) engine.Finish {
+func (c *choiceSequence) earlierFinish(generated []kv.Token) engine.Finish {
 	if len(generated) == 0 {
 		return engine.NotFinished
 	}
-	return c.finish(generated[len(generated)-1])
+	return c.finishAfter(generated[len(generated)-1])
 }
 
 // finishAfter returns how a choice ends if token is its last output token, NotFinished if it does not.
-func (c *choice) finish(token kv.Token) engine.Finish {
+func (c *choiceSequence) finishAfter(token kv.Token) engine.Finish {
 	switch {
 	case slices.Contains(c.stops, token): // never drawn before MinTokens
 		return engine.FinishStop
-	case c.state.Over():
+	case c.state.IsFinished():
 		return engine.FinishStop
-	case c.output >= c.most:
+	case c.output >= c.maxOutput:
 		return engine.FinishLength
 	}
 	return engine.NotFinished
 }
 
 // allTokens returns the sequence so far: the prompt and the earlier output.
-func (c *choice) tokens() []kv.Token {
-	before := generatedBy(c.request.req, c.index)
+func (c *choiceSequence) allTokens() []kv.Token {
+	before := deliveredTokens(c.request.req, c.index)
 	if len(before) == 0 {
 		return c.request.req.Prompt
 	}

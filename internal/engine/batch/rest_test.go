@@ -41,9 +41,9 @@ type observer struct {
 	follows []bool
 }
 
-func (o *observer) Compute(ctx context.Context, b *Batch) error {
-	o.follows = append(o.follows, b.Follows)
-	return o.Computer.Compute(ctx, b)
+func (o *observer) ComputeBatch(ctx context.Context, b *Batch) error {
+	o.follows = append(o.follows, b.BackToBack)
+	return o.Computer.ComputeBatch(ctx, b)
 }
 
 // TestFollows checks that batches are back to back until the engine has nothing to do.

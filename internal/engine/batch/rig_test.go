@@ -29,9 +29,9 @@ type die struct {
 	seen     int // tokens of a prefill
 }
 
-func (d *die) Over() bool { return d.last > 0 && d.position >= d.last }
+func (d *die) IsFinished() bool { return d.last > 0 && d.position >= d.last }
 
-func (dice) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
+func (dice) StartRequest(_ context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
 	states := make([]State, req.Choices)
 	for i := range states {
 		d := &die{req: req, stops: stops, seed: mix(uint64(len(req.Prompt)), uint64(req.Prompt[0]))}
@@ -46,7 +46,7 @@ func (dice) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]S
 	return states, nil
 }
 
-func (dice) Compute(_ context.Context, b *Batch) error {
+func (dice) ComputeBatch(_ context.Context, b *Batch) error {
 	for i, w := range b.Plan.Work {
 		d := b.States[i].(*die)
 		if w.Start == 0 {
@@ -130,9 +130,9 @@ func closed(e *Engine) *gate {
 	return g
 }
 
-func (g *gate) Compute(ctx context.Context, b *Batch) error {
-	g.Pass()
-	return g.Computer.Compute(ctx, b)
+func (g *gate) ComputeBatch(ctx context.Context, b *Batch) error {
+	g.AwaitLeave()
+	return g.Computer.ComputeBatch(ctx, b)
 }
 
 func TestConformance(t *testing.T) {

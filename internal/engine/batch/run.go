@@ -12,13 +12,13 @@ import (
 // Run computes batches until ctx ends, then releases every request with an Unavailable error and returns nil.
 // An engine runs once: a second Run returns a Conflict error.
 func (e *Engine) Run(ctx context.Context) error {
-	l, err := e.begin()
+	l, err := e.newLoop()
 	if err != nil {
 		return err
 	}
-	defer l.end()
+	defer l.shutDown()
 	for ctx.Err() == nil {
-		if l.turn(ctx) {
+		if l.runOnce(ctx) {
 			continue
 		}
 		select {
@@ -31,79 +31,79 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // runOnce handles the inputs of the loop, computes one batch and reports the results. It reports whether
 // there was a batch.
-func (l *loop) turn(ctx context.Context) bool {
+func (l *loop) runOnce(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
-	busy := l.step(ctx)
+	busy := l.stepBatch(ctx)
 	if busy {
-		l.turns.Add(1)
+		l.batches.Add(1)
 	}
-	l.report()
+	l.publishReport()
 	return busy
 }
 
 // loop is the state owned by the goroutine of Run.
 type loop struct {
 	*Engine
-	sched  *paged.Scheduler
-	live   map[paged.SeqID]*choice // choices in the scheduler
-	taken  []*request              // from the inbox and not released, oldest first
-	lastID paged.SeqID
+	sched     *paged.Scheduler
+	scheduled map[paged.SeqID]*choiceSequence // choices in the scheduler
+	taken     []*request                      // from the inbox and not released, oldest first
+	lastID    paged.SeqID
 
 	// Of one step; the memory is reused.
 	plan    paged.Step
 	batch   Batch
-	choices []*choice // the owners of batch.States
-	sampled []paged.Sampled
+	choices []*choiceSequence // the owners of batch.States
+	sampled []paged.SampledToken
 
 	// For the next report.
-	results []result
-	ended   []ending
+	results []tokenResult
+	ended   []finishedRequest
 	freed   int // choices that ended
 }
 
 // tokenResult is a token that a step gave a choice, or the end of a prefill.
-type result struct {
-	choice *choice
-	token  engine.Logprob
-	finish engine.Finish
-	bare   bool  // the finish is not caused by the token
-	err    error // no token could be drawn
+type tokenResult struct {
+	choice         *choiceSequence
+	token          engine.Logprob
+	finish         engine.Finish
+	separateFinish bool  // the finish is not caused by the token
+	err            error // no token could be drawn
 }
 
 // finishedRequest is a request that the loop released, and why; nil if it is complete.
-type ending struct {
+type finishedRequest struct {
 	request *request
 	err     error
 }
 
-func (e *Engine) begin() (*loop, error) {
+func (e *Engine) newLoop() (*loop, error) {
 	card := &e.cfg.Card
-	sched, err := paged.New(e.cfg.scheduler())
+	sched, err := paged.New(e.cfg.schedulerConfig())
 	if err != nil {
 		return nil, fmt.Errorf("%s model %s: %w", card.Engine, card.Name, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.phase != fresh {
+	if e.mu.phase != phaseFresh {
 		return nil, fault.New(fault.Conflict, "%s model %s: the engine ran already; make a new one", card.Engine, card.Name)
 	}
-	e.mu.phase = running
-	return &loop{Engine: e, sched: sched, live: map[paged.SeqID]*choice{}}, nil
+	e.mu.phase = phaseRunning
+	return &loop{Engine: e, sched: sched, scheduled: map[paged.SeqID]*choiceSequence{}}, nil
 }
 
 // shutDown releases all requests and makes later ones fail.
-func (l *loop) end() {
+func (l *loop) shutDown() {
 	l.mu.Lock()
-	l.mu.phase = stopped
+	l.mu.phase = phaseStopped
 	waiting := l.mu.inbox
 	l.mu.inbox = nil
 	l.mu.Unlock()
-	l.watchers.Stop()
+	l.watchers.StopWatches()
 
 	l.taken = append(l.taken, waiting...)
 	for len(l.taken) > 0 {
-		l.fail(l.taken[0], errStopped())
+		l.failRequest(l.taken[0], stoppedError())
 	}
-	l.report()
+	l.publishReport()
 }

@@ -10,5 +10,5 @@ import (
 // the length of a description of the whole cache is restarted. It returns nil when ctx ends, sink's error if
 // sink fails, and an Unavailable error when the engine has stopped.
 func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
-	return e.watchers.Watch(ctx, e.poke, errStopped(), sink)
+	return e.watchers.Watch(ctx, e.wakeLoop, stoppedError(), sink)
 }

@@ -55,7 +55,7 @@ func Test(t *testing.T, o Options) {
 	t.Run("SinkError", s.testSinkError)
 	t.Run("SlowSink", s.testSlowSink)
 	t.Run("Cached", s.testCached)
-	t.Run("Guide", s.testGuide)
+	t.Run("Guide", s.testSchema)
 	t.Run("Embed", s.testEmbed)
 	t.Run("Preprocess", s.testPreprocess)
 	t.Run("Watch", s.testWatch)
@@ -68,7 +68,7 @@ func TestPreprocess(t *testing.T, o Options) { newSuite(t, o).testPreprocess(t) 
 func newSuite(t *testing.T, o Options) *suite {
 	s := &suite{Options: o, card: o.New(t).Card()}
 	if s.Prompt == nil {
-		s.Prompt = s.uniform
+		s.Prompt = s.uniformPrompt
 	}
 	return s
 }
@@ -79,12 +79,12 @@ type suite struct {
 }
 
 // testTimeout bounds every wait, so that a broken engine fails instead of hanging.
-const patience = 3 * time.Minute
+const testTimeout = 3 * time.Minute
 
 // Start runs e until the test ends and then requires that Run returned nil. The context it returns ends
 // before e does.
 func Start(t testing.TB, e engine.Engine) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	run, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- e.Run(run) }()
@@ -98,13 +98,13 @@ func Start(t testing.TB, e engine.Engine) context.Context {
 	return ctx
 }
 
-func (s *suite) start(t *testing.T) (engine.Engine, context.Context) {
+func (s *suite) startEngine(t *testing.T) (engine.Engine, context.Context) {
 	e := s.New(t)
 	return e, Start(t, e)
 }
 
 // newRequest returns a greedy request for n tokens after a prompt made from seed.
-func (s *suite) request(seed uint64, prompt, n int) *engine.Request {
+func (s *suite) newRequest(seed uint64, prompt, n int) *engine.Request {
 	return &engine.Request{
 		ID: "test", Attempt: 1, Choices: 1, Logprobs: -1,
 		Prompt: s.Prompt(seed, prompt),
@@ -112,7 +112,7 @@ func (s *suite) request(seed uint64, prompt, n int) *engine.Request {
 	}
 }
 
-func (s *suite) uniform(seed uint64, n int) []kv.Token {
+func (s *suite) uniformPrompt(seed uint64, n int) []kv.Token {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	prompt := make([]kv.Token, n)
 	for i := range prompt {
@@ -136,7 +136,7 @@ func MustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engin
 
 // requireIdle fails the test unless the engine reports no work and no block in use. It does nothing if the
 // engine reports no load.
-func idle(t testing.TB, e engine.Engine, when string) {
+func requireIdle(t testing.TB, e engine.Engine, when string) {
 	t.Helper()
 	src, ok := e.(engine.LoadSource)
 	if !ok {
@@ -148,7 +148,7 @@ func idle(t testing.TB, e engine.Engine, when string) {
 }
 
 // tokensThrough returns tokens up to and including the first occurrence of stop.
-func upTo(tokens []kv.Token, stop kv.Token) []kv.Token {
+func tokensThrough(tokens []kv.Token, stop kv.Token) []kv.Token {
 	if i := slices.Index(tokens, stop); i >= 0 {
 		return tokens[:i+1]
 	}

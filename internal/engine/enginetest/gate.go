@@ -15,7 +15,7 @@ type Gate struct {
 func NewGate() *Gate { return &Gate{make(chan struct{}), make(chan struct{})} }
 
 // AwaitLeave waits until the test lets the caller continue.
-func (g *Gate) Pass() {
+func (g *Gate) AwaitLeave() {
 	g.Enter <- struct{}{}
 	<-g.Leave
 }

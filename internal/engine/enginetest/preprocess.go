@@ -14,7 +14,7 @@ import (
 
 // testPreprocess checks that prompts depend only on the request, and that the engine accepts them.
 func (s *suite) testPreprocess(t *testing.T) {
-	plain, ctx := s.start(t)
+	plain, ctx := s.startEngine(t)
 	e, ok := plain.(engine.Preprocessor)
 	if !ok {
 		return // not supported
@@ -71,7 +71,7 @@ func (s *suite) testPreprocess(t *testing.T) {
 		"no JSON":          {Attempt: 1, Chat: []byte("{")},
 		"an unknown field": {Attempt: 1, Chat: []byte(`{"messages":[{"role":"user","content":"x"}],"no_such_field":1}`)},
 	} {
-		if _, err := e.Preprocess(ctx, req); err == nil || fault.Of(err) != fault.Invalid {
+		if _, err := e.Preprocess(ctx, req); err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -80,5 +80,5 @@ func (s *suite) testPreprocess(t *testing.T) {
 	if _, err := e.Preprocess(gone, requests[0]); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	idle(t, plain, "after all prompts")
+	requireIdle(t, plain, "after all prompts")
 }

@@ -48,7 +48,7 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 		return fmt.Errorf("delta of attempt %d in attempt %d", d.Attempt, r.req.Attempt)
 	}
 	if d.Accepted || !r.Accepted {
-		return r.accept(d)
+		return r.checkAccepted(d)
 	}
 	if d.Choice < 0 || d.Choice >= len(r.Choices) {
 		return fmt.Errorf("delta for choice %d of %d", d.Choice, len(r.Choices))
@@ -61,8 +61,8 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 		return fmt.Errorf("choice %d: delta after its last", d.Choice)
 	case len(d.Tokens) == 0 && d.Finish == engine.NotFinished:
 		return fmt.Errorf("choice %d: empty delta", d.Choice)
-	case d.Pos != r.generated(d.Choice)+len(c.Tokens):
-		return fmt.Errorf("choice %d: position %d after %d+%d tokens", d.Choice, d.Pos, r.generated(d.Choice), len(c.Tokens))
+	case d.Pos != r.deliveredLen(d.Choice)+len(c.Tokens):
+		return fmt.Errorf("choice %d: position %d after %d+%d tokens", d.Choice, d.Pos, r.deliveredLen(d.Choice), len(c.Tokens))
 	case d.Cached != 0 && len(c.Tokens) > 0 && (c.Cached != engine.CachedUnknown || d.Finish == engine.NotFinished):
 		return fmt.Errorf("choice %d: cached count after the first tokens", d.Choice)
 	case d.Cached < engine.CachedUnknown || d.Cached > len(r.req.Prompt):
@@ -83,7 +83,7 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 	return nil
 }
 
-func (r *Recorder) accept(d *engine.Delta) error {
+func (r *Recorder) checkAccepted(d *engine.Delta) error {
 	if r.Accepted || !d.Accepted {
 		return fmt.Errorf("accepted twice or not first: %v after %v", d.Accepted, r.Accepted)
 	}
@@ -126,7 +126,7 @@ func (r *Recorder) Complete() error {
 	return nil
 }
 
-func (r *Recorder) generated(choice int) int {
+func (r *Recorder) deliveredLen(choice int) int {
 	if r.req.Generated == nil {
 		return 0
 	}

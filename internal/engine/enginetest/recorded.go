@@ -25,7 +25,7 @@ type Recording struct {
 }
 
 // ReadRecordings reads all recordings of a directory.
-func Recordings(t testing.TB, dir string) []Recording {
+func ReadRecordings(t testing.TB, dir string) []Recording {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -53,20 +53,20 @@ func Recordings(t testing.TB, dir string) []Recording {
 }
 
 // promptFields distinguishes recordings of one path: each has another prompt.
-type asked struct {
+type promptFields struct {
 	Prompt json.RawMessage `json:"prompt"`
 	Tokens json.RawMessage `json:"token_ids"`
 }
 
-func (a asked) key() string { return string(a.Prompt) + "|" + string(a.Tokens) }
+func (a promptFields) lookupKey() string { return string(a.Prompt) + "|" + string(a.Tokens) }
 
-func keyOf(body []byte) string {
-	var a asked
+func lookupKeyOf(body []byte) string {
+	var a promptFields
 	var whole bytes.Buffer
 	if json.Compact(&whole, body) != nil || json.Unmarshal(whole.Bytes(), &a) != nil {
 		return ""
 	}
-	return a.key()
+	return a.lookupKey()
 }
 
 // ServeRecorded serves the recordings of a directory: a recording named ask-… for the same path with the same
@@ -74,11 +74,11 @@ func keyOf(body []byte) string {
 func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server {
 	t.Helper()
 	answers := make(map[string]Recording)
-	for _, r := range Recordings(t, dir) {
+	for _, r := range ReadRecordings(t, dir) {
 		if r.Method == http.MethodGet {
 			answers[r.Path] = r
 		} else if strings.HasPrefix(r.Name, "ask-") {
-			answers[r.Path+" "+keyOf(r.Body)] = r
+			answers[r.Path+" "+lookupKeyOf(r.Body)] = r
 		}
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -88,7 +88,7 @@ func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server
 			if err != nil {
 				return
 			}
-			key += " " + keyOf(body)
+			key += " " + lookupKeyOf(body)
 		}
 		r, found := answers[key]
 		if !found || slices.Contains(without, q.URL.Path) {

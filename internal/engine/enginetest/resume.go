@@ -15,8 +15,8 @@ import (
 // testResume cuts a run after every number of tokens, resumes it on another engine and expects the rest of
 // the uncut run, token for token and log-probability for log-probability.
 func (s *suite) testResume(t *testing.T) {
-	first, firstCtx := s.start(t)
-	second, secondCtx := s.start(t)
+	first, firstCtx := s.startEngine(t)
+	second, secondCtx := s.startEngine(t)
 	const length = 18
 	for name, change := range map[string]func(*engine.Request){
 		"greedy": func(*engine.Request) {},
@@ -34,8 +34,8 @@ func (s *suite) testResume(t *testing.T) {
 			r.Logprobs, r.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 15, PresencePenalty: 1}
 		},
 		"guide": func(r *engine.Request) {
-			if s.card.Guided {
-				r.Guide = &engine.Guide{Schema: []byte(`{"type":"object","properties":{"k":{"type":"array","items":{"type":"integer","maximum":9999}}},"required":["k"]}`)}
+			if s.card.StructuredOutput {
+				r.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"type":"object","properties":{"k":{"type":"array","items":{"type":"integer","maximum":9999}}},"required":["k"]}`)}
 			}
 			r.Choices, r.Logprobs, r.Sampling = 3, 2, engine.Sampling{Temperature: 1, Seed: 16, PresencePenalty: 0.5}
 		},
@@ -47,7 +47,7 @@ func (s *suite) testResume(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := s.request(10, 37, length)
+			req := s.newRequest(10, 37, length)
 			change(req)
 			if s.NoLogprobs {
 				req.Logprobs = -1
@@ -79,7 +79,7 @@ func (s *suite) testResume(t *testing.T) {
 			wg.Wait()
 		})
 	}
-	idle(t, second, "after all requests")
+	requireIdle(t, second, "after all requests")
 }
 
 // checkRedrawn checks that the rest of a stream ends as it must: at its length limit, or with a stop token at
@@ -95,11 +95,11 @@ func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []C
 		case req.Done[i]:
 		case c.Finish == engine.FinishLength && all != req.Stop.MaxTokens:
 			t.Errorf("cut %d: choice %d ends for its length after %d tokens", cut, i, all)
-		case c.Finish == engine.FinishStop && len(c.Tokens) > 0 && !stopped(all-1, c.Tokens[len(c.Tokens)-1]) && req.Guide == nil:
+		case c.Finish == engine.FinishStop && len(c.Tokens) > 0 && !stopped(all-1, c.Tokens[len(c.Tokens)-1]) && req.OutputSchema == nil:
 			t.Errorf("cut %d: choice %d ends with no stop token, after %d tokens", cut, i, all)
 		}
 		for at, token := range c.Tokens[:max(len(c.Tokens)-1, 0)] {
-			if slices.Contains(req.Stop.Tokens, token) && req.Guide == nil {
+			if slices.Contains(req.Stop.Tokens, token) && req.OutputSchema == nil {
 				t.Errorf("cut %d: choice %d has a stop token at %d and goes on", cut, i, before+at)
 			}
 		}

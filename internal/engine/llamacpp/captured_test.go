@@ -56,10 +56,10 @@ func TestCapturedAnswers(t *testing.T) {
 				Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: recordedVocabulary, EOS: []kv.Token{recordedEOS},
 			})
 			ctx := enginetest.Start(t, e)
-			if card := e.Card(); card.Name != "tiny" || card.ContextLength != 512 || !card.KVGuessed {
+			if card := e.Card(); card.Name != "tiny" || card.ContextLength != 512 || !card.KVPredicted {
 				t.Errorf("the card is %+v", card)
 			}
-			for _, r := range enginetest.Recordings(t, dir) {
+			for _, r := range enginetest.ReadRecordings(t, dir) {
 				var asked struct {
 					Prompt  []kv.Token `json:"prompt"`
 					Predict int        `json:"n_predict"`

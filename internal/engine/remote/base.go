@@ -21,10 +21,10 @@ import (
 type Dialect interface {
 	// BuildCall fills in the path, the headers and the body (call.Large.B) of the call for p. It returns a
 	// *fault.Error that names the field which the engine does not support.
-	Call(p *Part, call *Call) error
+	BuildCall(p *SubRequest, call *Call) error
 	// HandleEvent decodes the data of one event of the response and passes the content on to p. It returns
 	// io.EOF after the last event, or a *fault.Error.
-	Event(p *Part, data []byte) error
+	HandleEvent(p *SubRequest, data []byte) error
 }
 
 // Config is what an adapter found out about its engine.
@@ -39,91 +39,91 @@ type Config struct {
 	// takes none.
 	Features Dialect
 	// Choices says whether one call can ask for several choices of one prompt.
-	Choices Choices
+	Choices ChoiceMode
 	// Continuations says whether a choice may take several calls.
-	Legs Legs
+	Continuations Continuations
 	// CachedReporting says whether the engine reports cached tokens, and PassthroughReporting whether it does
 	// so in passthrough responses; ReportUnknown means the same as CachedReporting.
-	Cached, Passed Report
+	CachedReporting, PassthroughReporting CachedReporting
 	// NoReportRemedy is the remedy of the warning about an engine that should report cached tokens and does
 	// not; "" gives no warning.
-	NoReport string
+	NoReportRemedy string
 	// ScrapeLoad reads the engine's load into g, which is zero; nil if the engine reports none.
-	Scrape func(ctx context.Context, g *Gauges) error
+	ScrapeLoad func(ctx context.Context, g *LoadGauges) error
 	// CheckAlive checks that the engine answers and is still the same instance.
-	Alive func(ctx context.Context) error
+	CheckAlive func(ctx context.Context) error
 	// CheckSame checks only that the engine is still the same instance, by a request that costs the engine
 	// nothing: it is called periodically while the engine answers. nil means CheckAlive.
-	Same func(ctx context.Context) error
+	CheckSame func(ctx context.Context) error
 	// ListAdapters returns the LoRA adapters that the engine serves, ascending; nil if the card's adapters do
 	// not change.
-	List func(ctx context.Context) ([]string, error)
+	ListAdapters func(ctx context.Context) ([]string, error)
 	// CacheSource follows the content of the engine's cache; nil reports it as always empty.
-	Cache Source
+	CacheSource CacheSource
 	// Warnings are known from the start and permanent.
 	Warnings []engine.Warning
 	// PassthroughPaths are the paths whose client requests are passed through, ascending. UpstreamModel
 	// returns the engine's name of an adapter, or of the model for ""; nil keeps names. Headers are sent with
 	// each request.
-	Passes  []string
-	Model   func(lora string) string
-	Headers []string
+	PassthroughPaths []string
+	UpstreamModel    func(lora string) string
+	Headers          []string
 	// MediaCounting says how media token counts are compared; nil compares none.
-	Counting *Counting
+	MediaCounting *MediaCounting
 	// Salts and PassthroughSalts say what is known of cache salts for token requests, and of the cache_salt
 	// of passthrough requests. SaltsRemedy is the remedy for an engine that does not isolate salts; "" means
 	// a newer engine version.
-	Salts, PassSalts Salts
-	SaltsRemedy      string
+	Salts, PassthroughSalts SaltSupport
+	SaltsRemedy             string
 	// SaltsReportRemedy says how to make the engine report cached tokens, which the proof of salts needs; ""
 	// means NoReportRemedy.
-	SaltsReport string
+	SaltsReportRemedy string
 	// ProveSalts starts the proof that the engine isolates salts with Run, not with the first request that
 	// has a salt.
 	ProveSalts bool
 }
 
 // ChoiceMode says how the choices of a request are divided into calls.
-type Choices uint8
+type ChoiceMode uint8
 
 // The values of ChoiceMode.
 const (
 	// LeaderFirst makes one call for each choice: the first computes the prompt, and the others start after
 	// it.
-	OneByOne Choices = iota
-	Apart            // one call for each choice, all at once: sequences of the engine share nothing
-	Together         // one call, if all choices start at the same position
+	LeaderFirst ChoiceMode = iota
+	Parallel               // one call for each choice, all at once: sequences of the engine share nothing
+	SingleCall             // one call, if all choices start at the same position
 	// SingleCallIfSampled is SingleCall for requests that sample at random: there is one most likely token,
 	// and the engine refuses to return it twice.
-	TogetherDrawn
+	SingleCallIfSampled
 )
 
 // forRequest resolves the mode for a request.
-func (c Choices) of(req *engine.Request) Choices {
+func (c ChoiceMode) forRequest(req *engine.Request) ChoiceMode {
 	switch {
 	case len(req.Features) > 0:
-		return OneByOne
-	case c != TogetherDrawn:
+		return LeaderFirst
+	case c != SingleCallIfSampled:
 		return c
 	case req.Sampling.Temperature > 0:
-		return Together
+		return SingleCall
 	}
-	return OneByOne
+	return LeaderFirst
 }
 
 // CachedReporting says how an engine reports cached tokens.
-type Report uint8
+type CachedReporting uint8
 
 // The values of CachedReporting.
 const (
-	ReportUnknown Report = iota // not known yet: the first report settles it
-	ReportsAll                  // a response without a report means 0 cached tokens
+	ReportUnknown  CachedReporting = iota // not known yet: the first report settles it
+	ReportsNonzero                        // a response without a report means 0 cached tokens
 	ReportsNever
-	ReportsEach // every response has a report, also of 0: a missing one means unknown
+	ReportsAlways // every response has a report, also of 0: a missing one means unknown
 )
 
 // LoadGauges are an engine's own metrics of its load. Fields that it does not report stay zero.
-type Gauges struct {
+type LoadGauges struct {
 	Running, Waiting int
 	// Partial says that a request whose prompt is computed may be in neither.
 	Partial     bool
@@ -135,40 +135,40 @@ type Gauges struct {
 
 // Base is the common part of the adapters of engine servers; each embeds one. Create it with [New].
 type Base struct {
-	cfg    Config
-	log    *slog.Logger
-	life   *life
-	health *health
-	load   *load
-	cache  *cache
-	ledger *ledger
-	salts  *saltGuard
+	cfg         Config
+	log         *slog.Logger
+	lifecycle   *lifecycle
+	health      *healthMonitor
+	load        *loadTracker
+	cache       *cacheTracker
+	predictions *predictionCheck
+	salts       *saltGuard
 	// adapters are the LoRA adapters of the card as of now.
-	adapters *adapters
-	counts   *counts
-	ids      atomic.Uint64
-	stats    stats
+	adapters    *adapterList
+	mediaCounts *mediaCounts
+	nextID      atomic.Uint64
+	counters    callCounters
 
 	mu struct {
 		sync.Mutex
-		cached Report
+		cached CachedReporting
 		silent int // responses without cached tokens since the last one with them
 		// unfeatured counts refusals of Features.
-		unfeatured mishap
+		unfeatured incidents
 	}
 }
 
 // Compile-time guards.
 var (
-	_ engine.Engine         = (*Base)(nil)
-	_ engine.KVSource       = (*Base)(nil)
-	_ engine.LoadSource     = (*Base)(nil)
-	_ engine.WarningSource  = (*Base)(nil)
-	_ engine.AdapterSource  = (*Base)(nil)
-	_ engine.AdapterWatcher = (*Base)(nil)
-	_ engine.CountWatcher   = (*Base)(nil)
-	_ engine.Passer         = (*Base)(nil)
-	_ engine.SignWatcher    = (*Base)(nil)
+	_ engine.Engine            = (*Base)(nil)
+	_ engine.KVSource          = (*Base)(nil)
+	_ engine.LoadSource        = (*Base)(nil)
+	_ engine.WarningSource     = (*Base)(nil)
+	_ engine.AdapterSource     = (*Base)(nil)
+	_ engine.AdapterWatcher    = (*Base)(nil)
+	_ engine.MediaCountWatcher = (*Base)(nil)
+	_ engine.PassthroughEngine = (*Base)(nil)
+	_ engine.HealthWatcher     = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
@@ -183,26 +183,26 @@ func New(cfg Config) (*Base, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Cache == nil {
-		cfg.Cache = nothing{}
+	if cfg.CacheSource == nil {
+		cfg.CacheSource = noCacheSource{}
 	}
-	b := &Base{cfg: cfg, log: cfg.Log, life: newLife()}
-	b.health = newHealth(cfg.Client.root.Host, b.log)
-	b.load = newLoad(cfg.Card.BlockSize, cfg.Card.Blocks)
-	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
-	b.cache.heard = cfg.Client.heard
-	b.ledger = newLedger(cfg.Card.BlockSize)
+	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: newLifecycle()}
+	b.health = newHealthMonitor(cfg.Client.root.Host, b.log)
+	b.load = newLoadTracker(cfg.Card.BlockSize, cfg.Card.Blocks)
+	b.cache = newCacheTracker(cfg.Card.Blocks, cfg.CacheSource)
+	b.cache.noteHeard = cfg.Client.noteHeard
+	b.predictions = newPredictionCheck(cfg.Card.BlockSize)
 	b.salts = newSaltGuard(&cfg)
-	b.adapters = newAdapters(cfg.Card.Adapters)
-	b.counts = newCounts()
-	b.mu.cached = cfg.Cached
+	b.adapters = newAdapterList(cfg.Card.Adapters)
+	b.mediaCounts = newMediaCounts()
+	b.mu.cached = cfg.CachedReporting
 	return b, nil
 }
 
 // Card describes the model served, with the current adapters.
 func (b *Base) Card() engine.Card {
 	card := b.cfg.Card
-	card.Adapters, _ = b.adapters.now()
+	card.Adapters, _ = b.adapters.current()
 	return card
 }
 
@@ -211,56 +211,56 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchCounts)
-	b.cache.stop()
+	b.lifecycle.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
+	b.cache.stopWatches()
 	b.cfg.Client.Close()
 	return nil
 }
 
 // Load is the engine's load: this adapter's requests, which are always up to date, and the requests of others
 // according to the engine's metrics, at most a few seconds old.
-func (b *Base) Load() engine.Load { return b.load.now() }
+func (b *Base) Load() engine.Load { return b.load.currentLoad() }
 
 // HealthReport implements [engine.HealthSource].
-func (b *Base) Signs() engine.Signs {
-	s := engine.Signs{Live: b.health.live(), Remote: true, Heard: b.cfg.Client.lastHeard(), Asked: b.health.unanswered()}
-	b.load.signs(&s)
+func (b *Base) HealthReport() engine.HealthReport {
+	s := engine.HealthReport{Live: b.health.liveness(), Remote: true, LastHeard: b.cfg.Client.lastHeard(), ProbedSince: b.health.unansweredSince()}
+	b.load.fillHealth(&s)
 	return s
 }
 
 // WatchHealth implements [engine.HealthWatcher].
-func (b *Base) WatchSigns(ctx context.Context, changed func()) { b.health.watch(ctx, changed) }
+func (b *Base) WatchHealth(ctx context.Context, changed func()) { b.health.watchLiveness(ctx, changed) }
 
 // LoadedAdapters returns the LoRA adapters of the card that are in the engine's memory.
-func (b *Base) Adapters() []string {
-	names, _ := b.adapters.now()
-	return b.load.adapters(names)
+func (b *Base) LoadedAdapters() []string {
+	names, _ := b.adapters.current()
+	return b.load.loadedAdapters(names)
 }
 
 // WatchKV reports the content of the engine's cache; see [engine.KVSource].
 func (b *Base) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
-	return b.cache.watch(ctx, sink)
+	return b.cache.watchEvents(ctx, sink)
 }
 
 // StartCall starts a call that is no generation: it waits for Run, and fails at once while the engine does
 // not answer. The context that it returns ends with ctx and with the engine; done takes the call's error and
 // returns the error for its caller.
-func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(error) error, err error) {
-	inside, leave, err := b.life.enter(ctx)
+func (b *Base) StartCall(ctx context.Context) (inside context.Context, done func(error) error, err error) {
+	inside, leave, err := b.lifecycle.enterCall(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := b.health.down(); err != nil {
+	if err := b.health.downError(); err != nil {
 		leave()
 		return nil, nil, err
 	}
 	return inside, func(err error) error {
-		err = cause(inside, err)
+		err = callError(inside, err)
 		leave()
-		if fault.Of(err) == fault.EngineError && ctx.Err() == nil {
-			err = b.answersFor(ctx, err)
+		if fault.CodeOf(err) == fault.EngineError && ctx.Err() == nil {
+			err = b.confirmEngineError(ctx, err)
 		}
-		b.health.note(ctx, err)
+		b.health.noteCallError(ctx, err)
 		return err
 	}, nil
 }
@@ -268,17 +268,17 @@ func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(err
 // Generate serves a request over the engine's own API; see [engine.Engine]. It appends tokens that earlier
 // attempts delivered to the prompt, and reduces the limits by their number.
 func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if err := b.refuse(req); err != nil {
+	if err := b.checkSupported(req); err != nil {
 		return err
 	}
-	inside, done, err := b.Enter(ctx)
+	inside, done, err := b.StartCall(ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.admitSalt(inside, b.wayOf(req), req.Salt.Namespace); err != nil {
+	if err := b.admitSalt(inside, b.saltRouteOf(req), req.Salt.Namespace); err != nil {
 		return done(err)
 	}
-	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
+	return done(b.runAttempt(inside, newAttempt(b, req, func(d *engine.Delta) error {
 		if inside.Err() != nil { // drop buffered events after the end
 			return inside.Err()
 		}
@@ -287,26 +287,26 @@ func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 }
 
 // checkSupported returns an error for a request that the engine can never serve.
-func (b *Base) refuse(req *engine.Request) error {
+func (b *Base) checkSupported(req *engine.Request) error {
 	card := &b.cfg.Card
-	if err := card.Fits(req); err != nil {
+	if err := card.CheckRequest(req); err != nil {
 		return err
 	}
 	switch {
 	case b.cfg.Dialect == nil:
 		return fault.New(fault.Unimplemented, "the engine of %.100q takes no tokens: send it texts and conversations as they are", card.Name)
-	case len(req.Media) > 0 && !card.Attaches && len(req.Features) == 0:
-		return fault.Param("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePass)
-	case req.Guide != nil && resumed(req):
+	case len(req.Media) > 0 && !card.AcceptsObjects && len(req.Features) == 0:
+		return fault.InvalidParam("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePassthrough)
+	case req.OutputSchema != nil && isResumed(req):
 		f := fault.New(fault.Unimplemented, "the engine of %.100q cannot go on in the middle of an answer that is held to a schema; ask again", card.Name)
-		f.Param = engine.GuideParam
+		f.Param = engine.SchemaParam
 		return f
 	}
 	return nil
 }
 
 // isResumed reports whether earlier attempts delivered anything.
-func resumed(req *engine.Request) bool {
+func isResumed(req *engine.Request) bool {
 	for _, g := range req.Generated {
 		if len(g) > 0 {
 			return true
@@ -316,56 +316,56 @@ func resumed(req *engine.Request) bool {
 }
 
 // runAttempt makes the calls of an attempt.
-func (b *Base) generate(ctx context.Context, a *attempt) error {
-	flight := b.load.begin(a)
-	defer b.load.end(flight)
-	a.flight = flight
+func (b *Base) runAttempt(ctx context.Context, a *attempt) error {
+	flight := b.load.startRequest(a)
+	defer b.load.finishRequest(flight)
+	a.load = flight
 	defer func() {
 		for _, p := range a.calls {
-			b.cache.end(p)
+			b.cache.finishCall(p)
 		}
 	}()
-	parts := a.parts(b.cfg.Choices.of(a.req))
+	parts := a.splitIntoParts(b.cfg.Choices.forRequest(a.req))
 	switch len(parts) {
 	case 0:
-		return a.end()
+		return a.finishAttempt()
 	case 1:
-		return b.alone(ctx, a, parts[0])
+		return b.runSingle(ctx, a, parts[0])
 	}
-	return b.several(ctx, a, parts)
+	return b.runParallel(ctx, a, parts)
 }
 
 // runSingle runs an attempt of one SubRequest in the caller's goroutine.
-func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
+func (b *Base) runSingle(ctx context.Context, a *attempt, p *SubRequest) error {
 	for more := true; more; {
-		err := b.leg(ctx, p, a.accept, func(data []byte, more bool) error {
-			return a.event(p, data, more)
+		err := b.runCall(ctx, p, a.sendAccepted, func(data []byte, more bool) error {
+			return a.handleEvent(p, data, more)
 		})
 		if err != nil {
 			return err
 		}
-		if more, err = p.next(); err != nil {
+		if more, err = p.prepareNext(); err != nil {
 			return err
 		}
 	}
-	return a.end()
+	return a.finishAttempt()
 }
 
 // handleEvent handles an event of a SubRequest, and flushes unless more is available.
-func (a *attempt) event(p *Part, data []byte, more bool) error {
-	err := a.b.dialect(a.req).Event(p, data)
+func (a *attempt) handleEvent(p *SubRequest, data []byte, more bool) error {
+	err := a.base.dialectFor(a.req).HandleEvent(p, data)
 	if more && err == nil {
 		return nil
 	}
-	if failed := a.flush(); failed != nil {
+	if failed := a.flushChoices(); failed != nil {
 		return failed
 	}
 	return err
 }
 
 // runCall makes one call of a SubRequest.
-func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func(data []byte, more bool) error) error {
-	answer, err := b.open(ctx, p)
+func (b *Base) runCall(ctx context.Context, p *SubRequest, accepted func() error, take func(data []byte, more bool) error) error {
+	answer, err := b.sendCall(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -373,21 +373,21 @@ func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take fun
 	if err := accepted(); err != nil {
 		return err
 	}
-	return b.featured(p, b.stream(ctx, answer, take))
+	return b.mapFeaturesError(p, b.readEvents(ctx, answer, take))
 }
 
 // sendCall sends the call of a SubRequest. A refusal by the engine is an error.
-func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
-	b.cache.begin(p)
+func (b *Base) sendCall(ctx context.Context, p *SubRequest) (*Response, error) {
+	b.cache.startCall(p)
 	call := &Call{ID: p.ID, Large: NewBody()}
 	defer call.Large.Release()
-	if err := b.dialect(p.Request).Call(p, call); err != nil {
+	if err := b.dialectFor(p.Request).BuildCall(p, call); err != nil {
 		return nil, err
 	}
 	if call.Wait == 0 {
-		call.Wait = b.cfg.Client.silence // servers that queue requests may do so before the header
+		call.Wait = b.cfg.Client.maxSilence // servers that queue requests may do so before the header
 	}
-	b.stats.calls.Add(1)
+	b.counters.calls.Add(1)
 	answer, err := b.cfg.Client.Do(ctx, call)
 	if err != nil {
 		return nil, err
@@ -395,20 +395,20 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	if !answer.OK() {
 		defer answer.Close()
 		if p.Request.Salt.LoRA != "" && answer.Status == http.StatusNotFound {
-			b.adapters.missing()
+			b.adapters.requestRecheck()
 		}
-		return nil, b.featured(p, answer.Refused())
+		return nil, b.mapFeaturesError(p, answer.RefusalError())
 	}
 	return answer, nil
 }
 
 // readEvents calls take with the events of a response until take returns io.EOF; more says that another event
 // is available.
-func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
+func (b *Base) readEvents(ctx context.Context, answer *Response, take func(data []byte, more bool) error) error {
 	if strings.HasPrefix(answer.Type, "application/json") {
-		return b.whole(ctx, answer, take)
+		return b.readWhole(ctx, answer, take)
 	}
-	events := NewEvents(answer)
+	events := NewEventReader(answer)
 	defer events.Release()
 	for {
 		data, err := events.Next()
@@ -418,38 +418,38 @@ func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return answer.Broken(ctx, err)
+			return answer.ReadError(ctx, err)
 		}
-		switch err := take(data, events.More()); err {
+		switch err := take(data, events.HasBuffered()); err {
 		case nil:
 		case ErrEnough:
 			return nil
 		case io.EOF:
-			answer.Finish()
+			answer.DrainAndClose()
 			return nil
 		default:
-			return answer.failed(ctx, err)
+			return answer.contextError(ctx, err)
 		}
 	}
 }
 
 // readWhole calls take with a response that is no stream.
-func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
+func (b *Base) readWhole(ctx context.Context, answer *Response, take func(data []byte, more bool) error) error {
 	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
 	switch {
 	case err != nil:
-		return answer.Broken(ctx, err)
+		return answer.ReadError(ctx, err)
 	case len(body) > MaxEvent:
-		return engine.Broken("an answer that is too long", nil)
+		return engine.ContractError("an answer that is too long", nil)
 	}
 	if err := take(body, false); err != nil && err != io.EOF && err != ErrEnough {
-		return answer.failed(ctx, err)
+		return answer.contextError(ctx, err)
 	}
 	return nil
 }
 
 // contextError returns ctx's error if it ended, else err.
-func (a *Answer) failed(ctx context.Context, err error) error {
+func (a *Response) contextError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -458,32 +458,32 @@ func (a *Answer) failed(ctx context.Context, err error) error {
 
 // subEvent is sent by the goroutine of a call to the goroutine of the request: the data of an event, or the
 // start or end of the call.
-type item struct {
-	part *Part
-	kind itemKind
+type subEvent struct {
+	part *SubRequest
+	kind subEventKind
 	data []byte
 	more bool // another event is available
 	err  error
 }
 
-type itemKind uint8
+type subEventKind uint8
 
 const (
-	itemAccepted itemKind = iota
-	itemEvent
-	itemEnd
+	subAccepted subEventKind = iota
+	subData
+	subEnd
 )
 
 // runParallel runs an attempt of several calls. Each call has a goroutine; this one handles their events in
 // sequence. The first call leads: the others are sent after its first tokens, so that they find the prompt in
 // the engine's cache.
-func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
+func (b *Base) runParallel(ctx context.Context, a *attempt, parts []*SubRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
-	items, taken := make(chan item), make(chan error)
+	items, taken := make(chan subEvent), make(chan error)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	hand := func(it item) error {
+	hand := func(it subEvent) error {
 		select {
 		case items <- it:
 		case <-ctx.Done():
@@ -493,7 +493,7 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 	}
 	led := make(chan struct{}) // closed when the others may start
 	lead := sync.OnceFunc(func() { close(led) })
-	if b.cfg.Choices == Apart {
+	if b.cfg.Choices == Parallel {
 		lead()
 	}
 	for i, p := range parts {
@@ -504,12 +504,12 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 				case <-ctx.Done():
 				}
 			}
-			err := b.follow(ctx, p, hand)
-			_ = hand(item{part: p, kind: itemEnd, err: err})
+			err := b.runSubRequest(ctx, p, hand)
+			_ = hand(subEvent{part: p, kind: subEnd, err: err})
 		})
 	}
 	for left := len(parts); left > 0; {
-		var it item
+		var it subEvent
 		select {
 		case it = <-items:
 		case <-ctx.Done():
@@ -518,12 +518,12 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		err := it.err
 		switch {
 		case err != nil:
-		case it.kind == itemEnd:
+		case it.kind == subEnd:
 			left--
-		case it.kind == itemEvent:
-			err = a.event(it.part, it.data, it.more)
+		case it.kind == subData:
+			err = a.handleEvent(it.part, it.data, it.more)
 		default:
-			err = a.accept()
+			err = a.sendAccepted()
 		}
 		if err != nil && err != io.EOF && err != ErrEnough {
 			cancel()
@@ -531,25 +531,25 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 			return err
 		}
 		taken <- err
-		if it.part == parts[0] && (it.kind == itemEnd || it.kind == itemEvent && parts[0].begun()) {
+		if it.part == parts[0] && (it.kind == subEnd || it.kind == subData && parts[0].isPromptComputed()) {
 			lead()
 		}
 	}
-	return a.end()
+	return a.finishAttempt()
 }
 
 // runSubRequest makes the calls of one of several SubRequests.
-func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error {
+func (b *Base) runSubRequest(ctx context.Context, p *SubRequest, hand func(subEvent) error) error {
 	for more := true; more; {
-		err := b.leg(ctx, p,
-			func() error { return hand(item{part: p, kind: itemAccepted}) },
+		err := b.runCall(ctx, p,
+			func() error { return hand(subEvent{part: p, kind: subAccepted}) },
 			func(data []byte, more bool) error {
-				return hand(item{part: p, kind: itemEvent, data: data, more: more})
+				return hand(subEvent{part: p, kind: subData, data: data, more: more})
 			})
 		if err != nil {
 			return err
 		}
-		if more, err = p.next(); err != nil {
+		if more, err = p.prepareNext(); err != nil {
 			return err
 		}
 	}
@@ -557,20 +557,20 @@ func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error
 }
 
 // noteCachedReport records that the engine reports cached tokens.
-func (b *Base) reports() {
+func (b *Base) noteCachedReport() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.silent = 0
-	if b.mu.cached != ReportsEach {
-		b.mu.cached = ReportsAll
+	if b.mu.cached != ReportsAlways {
+		b.mu.cached = ReportsNonzero
 	}
 }
 
 // cachedIfMissing returns the meaning of a response without a report of cached tokens.
-func (b *Base) unreported() int {
+func (b *Base) cachedIfMissing() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.cached == ReportsAll {
+	if b.mu.cached == ReportsNonzero {
 		return 0
 	}
 	b.mu.silent++
@@ -578,28 +578,28 @@ func (b *Base) unreported() int {
 }
 
 // cachedIfMissingPassthrough is cachedIfMissing for a passthrough response.
-func (b *Base) unreportedPass() int {
-	switch b.cfg.Passed {
+func (b *Base) cachedIfMissingPassthrough() int {
+	switch b.cfg.PassthroughReporting {
 	case ReportUnknown:
-		return b.unreported()
-	case ReportsAll:
+		return b.cachedIfMissing()
+	case ReportsNonzero:
 		return 0
 	}
 	return engine.CachedUnknown
 }
 
 // missingReportLimit is the number of consecutive responses without cached tokens that triggers a warning.
-const mute = 3
+const missingReportLimit = 3
 
 // noReportWarnings warns of an engine that does not report cached tokens.
-func (b *Base) noReport() []engine.Warning {
+func (b *Base) noReportWarnings() []engine.Warning {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cfg.NoReport == "" || b.mu.silent < mute {
+	if b.cfg.NoReportRemedy == "" || b.mu.silent < missingReportLimit {
 		return nil
 	}
 	return []engine.Warning{{
-		Code: engine.WarnNoReport, Remedy: b.cfg.NoReport,
+		Code: engine.WarnNoCachedTokens, Remedy: b.cfg.NoReportRemedy,
 		Detail: "the engine does not report cached tokens: what is predicted cannot be checked",
 	}}
 }
@@ -607,8 +607,8 @@ func (b *Base) noReport() []engine.Warning {
 // Warnings returns the current warnings.
 func (b *Base) Warnings() []engine.Warning {
 	out := append([]engine.Warning(nil), b.cfg.Warnings...)
-	switch err := b.health.down(); {
-	case errors.Is(err, errAnother):
+	switch err := b.health.downError(); {
+	case errors.Is(err, errDifferentEngine):
 		out = append(out, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " is not the one that it was",
 			Remedy: "if it is not opened again by itself, start this worker again",
@@ -619,24 +619,24 @@ func (b *Base) Warnings() []engine.Warning {
 			Remedy: "see whether it runs, and whether this machine reaches it",
 		})
 	}
-	out = append(out, b.noReport()...)
-	out = append(out, b.noFeatures()...)
-	out = append(out, b.noSalts()...)
-	out = append(out, b.counts.miscounted()...)
-	out = append(out, b.load.warnings()...)
-	out = append(out, b.cache.warnings()...)
-	return append(out, b.ledger.warnings(b.cache.silent())...)
+	out = append(out, b.noReportWarnings()...)
+	out = append(out, b.featureWarnings()...)
+	out = append(out, b.saltWarnings()...)
+	out = append(out, b.mediaCounts.countWarnings()...)
+	out = append(out, b.load.loadWarnings()...)
+	out = append(out, b.cache.cacheWarnings()...)
+	return append(out, b.predictions.predictionWarnings(b.cache.nothingStored())...)
 }
 
 // upstreamModel returns the engine's name of an adapter, or of the model for "".
-func (b *Base) upstream(lora string) string {
-	if b.cfg.Model != nil {
-		return b.cfg.Model(lora)
+func (b *Base) upstreamModel(lora string) string {
+	if b.cfg.UpstreamModel != nil {
+		return b.cfg.UpstreamModel(lora)
 	}
 	return cmp.Or(lora, b.cfg.Card.Name)
 }
 
 // newRequestID returns a unique name for an upstream request.
-func (b *Base) requestID(req *engine.Request) string {
-	return cmp.Or(headerText(req.ID), "penstock") + "-" + itoa(uint64(req.Attempt)) + "-" + itoa(b.ids.Add(1))
+func (b *Base) newRequestID(req *engine.Request) string {
+	return cmp.Or(sanitizeHeader(req.ID), "penstock") + "-" + formatBase36(uint64(req.Attempt)) + "-" + formatBase36(b.nextID.Add(1))
 }

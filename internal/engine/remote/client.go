@@ -27,7 +27,7 @@ const (
 	headerWait   = 30 * time.Second
 	drainTimeout = time.Second
 	// maxSilence is how long a response may stand still, whether or not its stream is watched.
-	silence = stall.Most
+	maxSilence = stall.MaxLimit
 )
 
 // smallBody is the largest body in bytes that is copied after its head into one write: copying it costs less
@@ -38,36 +38,36 @@ const smallBody = 16 << 10
 const maxHeader = 64 << 10
 
 // maxConnections bounds the connections with one engine, and so the requests in progress.
-const maxConns = 4096
+const maxConnections = 4096
 
 // Client speaks HTTP/1.1 with one engine over its own connections. The goroutine that makes a call writes the
 // request and reads the response: net/http's transport has two more goroutines for each connection, and the
 // handover between them costs more than the rest of a call. net/http parses the responses. Client is safe for
 // concurrent use.
 type Client struct {
-	root    *url.URL
-	host    string // value of the Host header
-	key     string
-	pool    *pool
-	silence time.Duration
-	born    time.Time
-	heardAt atomic.Int64 // time of the last received bytes, in nanoseconds since createdAt
+	root        *url.URL
+	host        string // value of the Host header
+	key         string
+	pool        *connPool
+	maxSilence  time.Duration
+	createdAt   time.Time
+	lastHeardAt atomic.Int64 // time of the last received bytes, in nanoseconds since createdAt
 }
 
 // noteHeard records that the engine sent something.
-func (c *Client) heard() { c.heardAt.Store(int64(time.Since(c.born))) }
+func (c *Client) noteHeard() { c.lastHeardAt.Store(int64(time.Since(c.createdAt))) }
 
 // lastHeard returns when the engine last sent something, or when the client was created.
-func (c *Client) lastHeard() time.Time { return c.born.Add(time.Duration(c.heardAt.Load())) }
+func (c *Client) lastHeard() time.Time { return c.createdAt.Add(time.Duration(c.lastHeardAt.Load())) }
 
 // NewClient returns a client of the engine that spec names. The caller must close it.
 func NewClient(spec *Spec) *Client {
-	host := hostOf(spec.URL)
-	return &Client{root: spec.URL, host: host, key: spec.APIKey, silence: silence, pool: newPool(spec.URL, host), born: time.Now()}
+	host := hostHeader(spec.URL)
+	return &Client{root: spec.URL, host: host, key: spec.APIKey, maxSilence: maxSilence, pool: newPool(spec.URL, host), createdAt: time.Now()}
 }
 
 // hostHeader returns the Host header for u: in ASCII and without a zone, as net/http writes it.
-func hostOf(u *url.URL) string {
+func hostHeader(u *url.URL) string {
 	var b bytes.Buffer
 	if err := (&http.Request{Method: http.MethodGet, URL: u}).Write(&b); err != nil {
 		return u.Host
@@ -93,7 +93,7 @@ type Call struct {
 	Headers []string
 	// Body is JSON; nil is none. Large is the same in a pooled buffer, in place of Body.
 	Body  []byte
-	Large *Body
+	Large *BodyBuffer
 	// Wait bounds the wait for the first byte of the response; 0 means 30 s, below 0 only the context bounds
 	// it.
 	Wait time.Duration
@@ -107,23 +107,23 @@ var (
 // Do sends a call and returns the response after its header, with any status. If the engine closed a
 // connection before the first byte of a response, the call is sent once more on a fresh one. The error is
 // ctx's, or a *fault.Error of code Unavailable.
-func (c *Client) Do(ctx context.Context, call *Call) (*Answer, error) {
+func (c *Client) Do(ctx context.Context, call *Call) (*Response, error) {
 	for fresh := false; ; fresh = true {
-		a, err := c.try(ctx, call)
+		a, err := c.doOnce(ctx, call)
 		switch {
 		case err == nil:
 			return a, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case fresh || !closedEarly(err):
-			return nil, unreachable(c.root.Host, err)
+		case fresh || !isClosedEarly(err):
+			return nil, unreachableError(c.root.Host, err)
 		}
-		c.pool.flush() // the other idle connections are probably closed too
+		c.pool.closeIdle() // the other idle connections are probably closed too
 	}
 }
 
 // doOnce sends a call once.
-func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
+func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 	wait := call.Wait
 	if wait == 0 {
 		wait = headerWait
@@ -132,22 +132,22 @@ func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
 	if wait > 0 {
 		until = time.Now().Add(wait)
 	}
-	k, err := c.pool.get(ctx, until)
+	k, err := c.pool.acquireConn(ctx, until)
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{client: c, host: c.root.Host, conn: k, pool: c.pool, silence: c.silence, until: until}
-	a.stop = context.AfterFunc(ctx, k.abort)
+	a := &Response{client: c, host: c.root.Host, conn: k, pool: c.pool, maxSilence: c.maxSilence, deadline: until}
+	a.stopAbort = context.AfterFunc(ctx, k.abort)
 	k.head = c.appendHead(k.head[:0], call)
-	resp, sent, err := k.exchange(call.Body, call.Large, until)
+	resp, sent, err := k.roundTrip(call.Body, call.Large, until)
 	a.sent = sent
 	if err != nil {
 		a.Close()
 		return nil, err
 	}
-	c.heard()
-	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), retryAfter(resp.Header, time.Now())
-	a.body, a.last = resp.Body, resp.Close
+	c.noteHeard()
+	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), parseRetryAfter(resp.Header, time.Now())
+	a.body, a.closing = resp.Body, resp.Close
 	return a, nil
 }
 
@@ -176,7 +176,7 @@ func (c *Client) appendHead(b []byte, call *Call) []byte {
 		b = appendHeader(b, "Authorization", "Bearer "+c.key)
 	}
 	if call.ID != "" {
-		b = appendHeader(b, "X-Request-Id", headerText(call.ID))
+		b = appendHeader(b, "X-Request-Id", sanitizeHeader(call.ID))
 	}
 	for i := 0; i+1 < len(call.Headers); i += 2 {
 		b = appendHeader(b, call.Headers[i], call.Headers[i+1])
@@ -196,7 +196,7 @@ func appendHeader(b []byte, name, value string) []byte {
 }
 
 // sanitizeHeader replaces the characters of s that a header cannot carry and bounds its length.
-func headerText(s string) string {
+func sanitizeHeader(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
 			return '_'
@@ -207,6 +207,6 @@ func headerText(s string) string {
 }
 
 // isClosedEarly reports whether err says that the engine closed or refused the connection before it answered.
-func closedEarly(err error) bool {
+func isClosedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }

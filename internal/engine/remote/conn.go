@@ -20,34 +20,34 @@ const readBuffer = 16 << 10
 const maxInterim = 5
 
 var (
-	errLongHeader = errors.New("the header of the answer is too long")
-	errSwitched   = errors.New("the answer is of another protocol")
-	errHalf       = errors.New("the answer broke off in its header")
+	errLongHeader   = errors.New("the header of the answer is too long")
+	errSwitched     = errors.New("the answer is of another protocol")
+	errHeaderBroken = errors.New("the answer broke off in its header")
 )
 
 // engineConn is one connection with an engine. It has no goroutine: its user, one call at a time, writes the
 // request and reads the response in its own goroutine.
-type conn struct {
-	net   net.Conn
-	src   source
-	r     *bufio.Reader // of src
-	raw   syscall.RawConn
-	probe func(fd uintptr) bool // see isQuiet
-	still bool                  // result of probe
-	head  []byte                // scratch of a request
-	idle  time.Time             // since when it is unused
-	abort func()                // closes it; may be called by anyone
+type engineConn struct {
+	net            net.Conn
+	src            headerLimiter
+	r              *bufio.Reader // of src
+	raw            syscall.RawConn
+	probe          func(fd uintptr) bool // see isQuiet
+	nothingPending bool                  // result of probe
+	head           []byte                // scratch of a request
+	idleSince      time.Time             // since when it is unused
+	abort          func()                // closes it; may be called by anyone
 }
 
 // newConn wraps a connection. under is the underlying connection: the same one, or the one below TLS.
-func newConn(c, under net.Conn) *conn {
-	k := &conn{net: c, src: source{net: c}, abort: func() { _ = c.Close() }}
+func newConn(c, under net.Conn) *engineConn {
+	k := &engineConn{net: c, src: headerLimiter{net: c}, abort: func() { _ = c.Close() }}
 	k.r = bufio.NewReaderSize(&k.src, readBuffer)
 	if s, ok := under.(syscall.Conn); ok {
 		k.raw, _ = s.SyscallConn()
 	}
 	k.probe = func(fd uintptr) bool {
-		k.still = nothingToRead(fd)
+		k.nothingPending = nothingToRead(fd)
 		return true // in any case: it must not wait
 	}
 	return k
@@ -55,12 +55,12 @@ func newConn(c, under net.Conn) *conn {
 
 // isQuiet reports whether the engine has neither closed the connection nor sent anything since the last
 // response: unsolicited bytes must not be taken for a response.
-func (k *conn) quiet() bool {
+func (k *engineConn) isQuiet() bool {
 	if k.r.Buffered() > 0 {
 		return false
 	}
 	if k.raw != nil {
-		if k.still = false; k.raw.Read(k.probe) != nil || !k.still {
+		if k.nothingPending = false; k.raw.Read(k.probe) != nil || !k.nothingPending {
 			return false
 		}
 	}
@@ -77,25 +77,25 @@ func (k *conn) quiet() bool {
 }
 
 // headerLimiter is the reader under an engineConn's buffer. It bounds the header of a response.
-type source struct {
-	net  net.Conn
-	left int  // bytes that may still be read; below 0 any number
-	some bool // bytes came since the request
+type headerLimiter struct {
+	net       net.Conn
+	remaining int  // bytes that may still be read; below 0 any number
+	received  bool // bytes came since the request
 }
 
 // Read implements io.Reader.
-func (s *source) Read(p []byte) (int, error) {
-	if s.left == 0 {
+func (s *headerLimiter) Read(p []byte) (int, error) {
+	if s.remaining == 0 {
 		return 0, errLongHeader
 	}
-	if s.left > 0 && len(p) > s.left {
-		p = p[:s.left]
+	if s.remaining > 0 && len(p) > s.remaining {
+		p = p[:s.remaining]
 	}
 	n, err := s.net.Read(p)
 	if n > 0 {
-		s.some = true
-		if s.left > 0 {
-			s.left -= n
+		s.received = true
+		if s.remaining > 0 {
+			s.remaining -= n
 		}
 	}
 	return n, err
@@ -103,8 +103,8 @@ func (s *source) Read(p []byte) (int, error) {
 
 // roundTrip sends a request, whose head is in k.head, and reads the header of the response, both before the
 // deadline until; zero is no bound. If the body is still being sent then, sent receives the result once.
-func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.Response, sent <-chan error, err error) {
-	k.src.left, k.src.some = maxHeader, false
+func (k *engineConn) roundTrip(body []byte, large *BodyBuffer, until time.Time) (resp *http.Response, sent <-chan error, err error) {
+	k.src.remaining, k.src.received = maxHeader, false
 	if err := k.net.SetDeadline(until); err != nil {
 		return nil, nil, err
 	}
@@ -113,19 +113,19 @@ func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.R
 	}
 	failed := error(nil)
 	if len(body) > smallBody {
-		sent = k.lend(body, large)
+		sent = k.sendInBackground(body, large)
 	} else {
 		k.head = append(k.head, body...)
 		_, failed = k.net.Write(k.head)
 	}
-	resp, err = k.receive()
+	resp, err = k.readHeader()
 	switch {
 	case err == nil:
-		k.src.left = -1
+		k.src.remaining = -1
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errNoHeader
-	case k.src.some:
-		err = fmt.Errorf("%w: %v", errHalf, err) // the engine has begun to answer: do not retry here
+	case k.src.received:
+		err = fmt.Errorf("%w: %v", errHeaderBroken, err) // the engine has begun to answer: do not retry here
 	case failed != nil:
 		err = failed // the reason for the missing response
 	}
@@ -134,10 +134,10 @@ func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.R
 
 // sendInBackground writes the head and the body of a request in a goroutine, and retains a pooled body
 // meanwhile: an engine may answer before it has read the whole request, and then read no more.
-func (k *conn) lend(body []byte, kept *Body) <-chan error {
+func (k *engineConn) sendInBackground(body []byte, kept *BodyBuffer) <-chan error {
 	sent := make(chan error, 1)
 	if kept != nil {
-		kept.hold()
+		kept.retain()
 	}
 	go func() { // ends when the connection is closed; awaitSent waits for it
 		both := net.Buffers{k.head, body}
@@ -152,7 +152,7 @@ func (k *conn) lend(body []byte, kept *Body) <-chan error {
 
 // awaitSent returns when no part of a request is being sent, and reports whether all of it was sent. If it is
 // still being sent, awaitSent aborts the connection.
-func (k *conn) settle(sent <-chan error) (whole bool) {
+func (k *engineConn) awaitSent(sent <-chan error) (whole bool) {
 	if sent == nil {
 		return true
 	}
@@ -167,7 +167,7 @@ func (k *conn) settle(sent <-chan error) (whole bool) {
 }
 
 // readHeader reads the header of a response.
-func (k *conn) receive() (*http.Response, error) {
+func (k *engineConn) readHeader() (*http.Response, error) {
 	for range maxInterim {
 		if _, err := k.r.Peek(1); err != nil { // an EOF here is no truncated response
 			return nil, err

@@ -62,7 +62,7 @@ func say(c net.Conn, text string) {
 }
 
 func read(c *Client) (string, error) {
-	body, err := c.Read(context.Background(), &Call{Path: "/x", Body: []byte("{}")}, 100)
+	body, err := c.ReadBody(context.Background(), &Call{Path: "/x", Body: []byte("{}")}, 100)
 	return string(body), err
 }
 
@@ -105,14 +105,14 @@ func TestHungUp(t *testing.T) {
 	})
 	wantText(t, c, "0")
 	<-closed
-	k, err := c.pool.get(t.Context(), time.Time{})
+	k, err := c.pool.acquireConn(t.Context(), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !k.quiet() {
+	if !k.isQuiet() {
 		t.Error("get returned a connection that is closed")
 	}
-	c.pool.put(k)
+	c.pool.releaseConn(k)
 	wantText(t, c, "1")
 }
 
@@ -141,7 +141,7 @@ func TestHeaders(t *testing.T) {
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%.60q: %q, %v", header, got, err)
 		}
-		if err != nil && fault.Of(err) != fault.Unavailable {
+		if err != nil && fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%.60q: %v", header, err)
 		}
 		if calls != 1 {
@@ -170,7 +170,7 @@ func TestLargeBodies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := a.All(t.Context())
+		got, err := a.ReadAll(t.Context())
 		if a.Close(); string(got) != fmt.Sprint(n) || err != nil {
 			t.Errorf("of %d bytes arrived %s, %v", n, got, err)
 		}
@@ -178,7 +178,7 @@ func TestLargeBodies(t *testing.T) {
 			if a, err = c.Do(t.Context(), &Call{Path: "/refuses", Large: large}); err != nil {
 				t.Fatal(err)
 			}
-			wantFault(t, "refused", a.Refused(), fault.TooLarge, "too long")
+			wantFault(t, "refused", a.RefusalError(), fault.TooLarge, "too long")
 			a.Close()
 		}
 		large.Release()
@@ -218,7 +218,7 @@ func TestStuck(t *testing.T) {
 			}
 			go callBack()
 			_, err = io.Copy(io.Discard, a)
-			err = a.Broken(ctx, err)
+			err = a.ReadError(ctx, err)
 			a.Close()
 		}
 		if err != context.Canceled {
@@ -226,7 +226,7 @@ func TestStuck(t *testing.T) {
 		}
 		large.Release()
 	}
-	if n := len(c.pool.room); n != 0 {
+	if n := len(c.pool.inUse); n != 0 {
 		t.Errorf("%d connections are still in use", n)
 	}
 }
@@ -238,7 +238,7 @@ func TestRoom(t *testing.T) {
 			say(c, fmt.Sprint(n))
 		}
 	})
-	c.pool.room = make(chan struct{}, 1)
+	c.pool.inUse = make(chan struct{}, 1)
 	a, err := c.Do(t.Context(), &Call{Path: "/x"})
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestRoom(t *testing.T) {
 	if _, err := c.Do(ctx, &Call{Path: "/x"}); err != context.DeadlineExceeded {
 		t.Errorf("%v, want context.DeadlineExceeded", err)
 	}
-	a.Finish()
+	a.DrainAndClose()
 	wantText(t, c, "0")
 }
 
@@ -263,15 +263,15 @@ func TestIdle(t *testing.T) {
 	})
 	one, _ := c.Do(t.Context(), &Call{Path: "/x"})
 	two, _ := c.Do(t.Context(), &Call{Path: "/x"})
-	two.Finish()
-	one.Finish()
+	two.DrainAndClose()
+	one.DrainAndClose()
 	// expire calls closeExpired for a time after the oldest connection was released.
 	expire := func(after time.Duration, closed, left int) {
 		t.Helper()
 		c.pool.mu.Lock()
-		at := c.pool.mu.idle[0].idle.Add(after)
+		at := c.pool.mu.idle[0].idleSince.Add(after)
 		c.pool.mu.Unlock()
-		old := c.pool.expired(at)
+		old := c.pool.takeExpired(at)
 		for _, k := range old {
 			k.abort()
 		}
@@ -282,7 +282,7 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	c.pool.mu.Lock()
-	c.pool.mu.idle[0].idle = c.pool.mu.idle[0].idle.Add(-time.Second) // clocks may be coarse
+	c.pool.mu.idle[0].idleSince = c.pool.mu.idle[0].idleSince.Add(-time.Second) // clocks may be coarse
 	c.pool.mu.Unlock()
 	expire(idleTimeout, 1, 1)
 	wantText(t, c, "0")
@@ -306,7 +306,7 @@ func TestTLS(t *testing.T) {
 	s.StartTLS()
 	defer s.Close()
 	c := clientOf(t, s.URL)
-	if _, err := read(c); fault.Of(err) != fault.Unavailable {
+	if _, err := read(c); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("with a certificate of nobody that is known: %v", err)
 	}
 	c.pool.tls.RootCAs = x509.NewCertPool()
@@ -321,7 +321,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := a.All(t.Context()); string(got) != "1048576 bytes by HTTP/1.1" {
+	if got, err := a.ReadAll(t.Context()); string(got) != "1048576 bytes by HTTP/1.1" {
 		t.Errorf("%s, %v", got, err)
 	}
 	a.Close()
@@ -445,14 +445,14 @@ func FuzzConn(f *testing.F) {
 		}()
 		c := clientOf(t, "http://h")
 		k := newConn(ours, ours)
-		c.pool.room <- struct{}{}
+		c.pool.inUse <- struct{}{}
 		k.head = c.appendHead(k.head, &Call{Path: "/x", Body: []byte("{}")})
-		a := &Answer{client: &Client{}, conn: k, pool: c.pool, silence: time.Minute, stop: func() bool { return true }}
-		if resp, _, err := k.exchange([]byte("{}"), nil, time.Now().Add(time.Minute)); err == nil {
-			a.body, a.last = resp.Body, resp.Close
+		a := &Response{client: &Client{}, conn: k, pool: c.pool, maxSilence: time.Minute, stopAbort: func() bool { return true }}
+		if resp, _, err := k.roundTrip([]byte("{}"), nil, time.Now().Add(time.Minute)); err == nil {
+			a.body, a.closing = resp.Body, resp.Close
 			n, err := io.Copy(io.Discard, a)
-			if int(n) > len(data) || err == nil != a.whole {
-				t.Errorf("%d bytes of %d, whole %v: %v", n, len(data), a.whole, err)
+			if int(n) > len(data) || err == nil != a.complete {
+				t.Errorf("%d bytes of %d, whole %v: %v", n, len(data), a.complete, err)
 			}
 		}
 		a.Close()

@@ -14,14 +14,14 @@ var null = []byte("null")
 const uuidKey = "uuid"
 
 // mediaPart is the position of a part of a message that shows a media object.
-type place struct {
-	open  int      // after its brace
-	names []member // values by which the client names the object
+type mediaPart struct {
+	start int          // after its brace
+	names []valueRange // values by which the client names the object
 }
 
 // isMediaType reports whether kind is a type of parts that show media, or a member that does so in parts
 // without a type.
-func showing(kind string) bool {
+func isMediaType(kind string) bool {
 	switch kind {
 	case "image_url", "video_url", "audio_url", "input_audio", "input_image", "image", "video", "audio", "image_pil", "image_embeds", "audio_embeds":
 		return true
@@ -30,28 +30,28 @@ func showing(kind string) bool {
 }
 
 // readMessages reads a list of messages, each with a text or a list of parts.
-func (e *editor) messages() error {
+func (e *bodyEditor) readMessages() error {
 	c := &e.c
-	if !c.Is('[') {
+	if !c.NextIs('[') {
 		c.Skip()
 		return nil
 	}
 	for c.Open('['); c.More(']'); {
-		if !c.Is('{') {
+		if !c.NextIs('{') {
 			c.Skip()
 			continue
 		}
 		for c.Open('{'); c.More('}'); {
-			key, err := e.key()
+			key, err := e.readKey()
 			if err != nil {
 				return err
 			}
-			if string(key) != "content" || !c.Is('[') {
+			if string(key) != "content" || !c.NextIs('[') {
 				c.Skip()
 				continue
 			}
 			for c.Open('['); c.More(']'); {
-				if err := e.part(); err != nil {
+				if err := e.readPart(); err != nil {
 					return err
 				}
 			}
@@ -61,30 +61,30 @@ func (e *editor) messages() error {
 }
 
 // readPart reads a part of a message.
-func (e *editor) part() error {
+func (e *bodyEditor) readPart() error {
 	c := &e.c
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		c.Skip()
 		return nil
 	}
 	kind, typed, shows := "", false, false
-	p := place{open: c.Pos() + 1}
+	p := mediaPart{start: c.Pos() + 1}
 	for c.Open('{'); c.More('}'); {
-		key, err := e.key()
+		key, err := e.readKey()
 		if err != nil {
 			return err
 		}
-		c.Is(0)
+		c.NextIs(0)
 		value := c.Pos()
 		switch {
-		case string(key) == "type" && c.Is('"'):
-			kind, typed = c.Text(), true
+		case string(key) == "type" && c.NextIs('"'):
+			kind, typed = c.ReadString(), true
 		case string(key) == uuidKey:
 			c.Skip()
-			p.names = append(p.names, member{value, c.Pos()})
-		case showing(string(key)):
+			p.names = append(p.names, valueRange{value, c.Pos()})
+		case isMediaType(string(key)):
 			shows = true
-			if err := e.shown(); err != nil {
+			if err := e.readShownObject(); err != nil {
 				return err
 			}
 		default:
@@ -92,37 +92,37 @@ func (e *editor) part() error {
 		}
 	}
 	if typed {
-		shows = showing(kind)
+		shows = isMediaType(kind)
 	}
 	if shows {
-		e.places = append(e.places, p)
+		e.parts = append(e.parts, p)
 		return nil
 	}
 	for _, m := range p.names {
-		e.patches = append(e.patches, patch{m.value, m.to, null})
+		e.patches = append(e.patches, bodyPatch{m.start, m.end, null})
 	}
 	return nil
 }
 
 // readShownObject reads the object that a part shows, where some engines trust the client's hash of its
 // content.
-func (e *editor) shown() error {
+func (e *bodyEditor) readShownObject() error {
 	c := &e.c
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		c.Skip()
 		return nil
 	}
 	for c.Open('{'); c.More('}'); {
-		key, err := e.key()
+		key, err := e.readKey()
 		if err != nil {
 			return err
 		}
-		c.Is(0)
+		c.NextIs(0)
 		value := c.Pos()
 		c.Skip()
 		switch string(key) {
 		case uuidKey, "content_hash", "hash":
-			e.patches = append(e.patches, patch{value, c.Pos(), null})
+			e.patches = append(e.patches, bodyPatch{value, c.Pos(), null})
 		}
 	}
 	return nil
@@ -130,18 +130,18 @@ func (e *editor) shown() error {
 
 // patchNames records the patches that name the media, and reports whether all of them have a name: if the
 // numbers differ, none has.
-func (e *editor) name(names []string) bool {
-	told := len(names) > 0 && len(names) == len(e.places)
-	for i, p := range e.places {
+func (e *bodyEditor) patchNames(names []string) bool {
+	told := len(names) > 0 && len(names) == len(e.parts)
+	for i, p := range e.parts {
 		with := null
 		if told {
 			with = strictjson.AppendString(nil, names[i])
 			if len(p.names) == 0 {
-				e.patches = append(e.patches, patch{p.open, p.open, slices.Concat([]byte(`"`+uuidKey+`":`), with, []byte{','})})
+				e.patches = append(e.patches, bodyPatch{p.start, p.start, slices.Concat([]byte(`"`+uuidKey+`":`), with, []byte{','})})
 			}
 		}
 		for _, m := range p.names {
-			e.patches = append(e.patches, patch{m.value, m.to, with})
+			e.patches = append(e.patches, bodyPatch{m.start, m.end, with})
 		}
 	}
 	return told
@@ -149,7 +149,7 @@ func (e *editor) name(names []string) bool {
 
 // mediaNames returns the names of objects for an engine whose card's media_keys is way; nil if the engine
 // takes none, or there are no objects.
-func namesOf(way string, objects []media.Object) []string {
+func mediaNames(way string, objects []media.Object) []string {
 	if way == "" || len(objects) == 0 {
 		return nil
 	}

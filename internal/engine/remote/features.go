@@ -11,7 +11,7 @@ import (
 var errFailed = errors.New("failed")
 
 // dialectFor returns the dialect for req.
-func (b *Base) dialect(req *engine.Request) Dialect {
+func (b *Base) dialectFor(req *engine.Request) Dialect {
 	if len(req.Features) > 0 && b.cfg.Features != nil {
 		return b.cfg.Features
 	}
@@ -21,21 +21,21 @@ func (b *Base) dialect(req *engine.Request) Dialect {
 // mapFeaturesError returns the meaning of err, which ended a call, where the request has Features: an engine
 // that refuses them, or fails on them, may still serve the request without them. If output was delivered,
 // here or by another worker, only another worker can continue.
-func (b *Base) featured(p *Part, err error) error {
+func (b *Base) mapFeaturesError(p *SubRequest, err error) error {
 	switch {
 	case err == nil || len(p.Request.Features) == 0:
 		return err
-	case p.begun() || resumed(p.Request):
-		if fault.Of(err) == fault.EngineError { // perhaps caused by another engine's features: a third engine may take them
+	case p.isPromptComputed() || isResumed(p.Request):
+		if fault.CodeOf(err) == fault.EngineError { // perhaps caused by another engine's features: a third engine may take them
 			return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: err}
 		}
 		return err
 	}
-	failed := errors.Is(err, errFailed) || fault.Of(err) == fault.EngineError
-	switch code := fault.Of(err); {
+	failed := errors.Is(err, errFailed) || fault.CodeOf(err) == fault.EngineError
+	switch code := fault.CodeOf(err); {
 	case failed, code == fault.TooLarge, code == fault.Unimplemented:
 		b.mu.Lock()
-		news := b.mu.unfeatured.happened()
+		news := b.mu.unfeatured.record()
 		b.mu.Unlock()
 		if news {
 			b.log.Warn("the engine does not take what another one's processor made of media", "error", err)
@@ -51,11 +51,11 @@ func (b *Base) featured(p *Part, err error) error {
 func (b *Base) RefusedFeatures() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mu.unfeatured.lately()
+	return b.mu.unfeatured.isRecent()
 }
 
 // featureWarnings warns of an engine that refuses Features.
-func (b *Base) noFeatures() []engine.Warning {
+func (b *Base) featureWarnings() []engine.Warning {
 	if !b.RefusedFeatures() {
 		return nil
 	}

@@ -16,22 +16,22 @@ import (
 // the engine does not answer.
 const (
 	checkTimeout = 5 * time.Second
-	checkLeast   = 250 * time.Millisecond
-	checkMost    = 2 * time.Second
+	downPauseMin = 250 * time.Millisecond
+	downPauseMax = 2 * time.Second
 	// sameInterval is the time between checks that an answering engine is still the same instance: a restart
 	// between two requests breaks no connection.
-	checkSame = 5 * time.Second
+	sameInterval = 5 * time.Second
 )
 
 // errDifferentEngine marks errors which say that an engine answers, but is not the same as before.
-var errAnother = errors.New("another engine")
+var errDifferentEngine = errors.New("another engine")
 
 // DifferentEngineError is the result of CheckAlive for an engine that no longer matches what the adapter
 // found when it opened it, so that the tokens of requests would have other meanings; what names the
 // difference.
-func Another(host, what string) error {
+func DifferentEngineError(host, what string) error {
 	return &fault.Error{
-		Code: fault.Unavailable, Err: errAnother,
+		Code: fault.Unavailable, Err: errDifferentEngine,
 		Message: "the engine at " + host + " serves " + what + " than when it was opened; if it is not opened again by itself, start the worker again",
 	}
 }
@@ -42,35 +42,35 @@ func Another(host, what string) error {
 //	nil           false   up
 //	nil           true    suspect: a response broke off, a probe is due
 //	not nil       false   down: probed until it answers
-type health struct {
-	host  string
-	log   *slog.Logger
-	every time.Duration // sameInterval
-	wake  chan struct{} // of capacity 1: a probe is due
-	mu    struct {
+type healthMonitor struct {
+	host         string
+	log          *slog.Logger
+	sameInterval time.Duration // sameInterval
+	wake         chan struct{} // of capacity 1: a probe is due
+	mu           struct {
 		sync.Mutex
 		err   error // nil while it answers
 		doubt bool  // a response broke off, and it has not been probed since
 		since time.Time
 		downs uint64
-		asked [questions]time.Time // since when a probe is unanswered; zero if it is not
-		told  map[int]func()       // callbacks for changes of the liveness
-		last  int                  // last key of the callbacks
+		asked [probeKinds]time.Time // since when a probe is unanswered; zero if it is not
+		told  map[int]func()        // callbacks for changes of the liveness
+		last  int                   // last key of the callbacks
 	}
 }
 
-func newHealth(host string, log *slog.Logger) *health {
-	return &health{host: host, log: log, every: checkSame, wake: make(chan struct{}, 1)}
+func newHealthMonitor(host string, log *slog.Logger) *healthMonitor {
+	return &healthMonitor{host: host, log: log, sameInterval: sameInterval, wake: make(chan struct{}, 1)}
 }
 
 // downError returns an Unavailable error while the engine does not answer.
-func (h *health) down() error {
+func (h *healthMonitor) downError() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.mu.err == nil:
 		return nil
-	case errors.Is(h.mu.err, errAnother):
+	case errors.Is(h.mu.err, errDifferentEngine):
 		return h.mu.err
 	}
 	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
@@ -78,17 +78,17 @@ func (h *health) down() error {
 
 // noteCallError takes the error of a call. An engine that was not reached is down at once; an engine that
 // broke off a response is probed.
-func (h *health) note(ctx context.Context, err error) {
+func (h *healthMonitor) noteCallError(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
 	switch {
 	case errors.Is(err, errUnreachable):
-		h.fell(err)
+		h.markDown(err)
 	case !errors.Is(err, errBrokeOff):
 		return
 	default:
-		h.change(func() { h.mu.doubt = true })
+		h.update(func() { h.mu.doubt = true })
 	}
 	select {
 	case h.wake <- struct{}{}:
@@ -97,11 +97,11 @@ func (h *health) note(ctx context.Context, err error) {
 }
 
 // markDown records that the engine does not answer.
-func (h *health) fell(err error) {
+func (h *healthMonitor) markDown(err error) {
 	var first, another bool
-	h.change(func() {
+	h.update(func() {
 		first = h.mu.err == nil
-		another = errors.Is(err, errAnother) && !errors.Is(h.mu.err, errAnother)
+		another = errors.Is(err, errDifferentEngine) && !errors.Is(h.mu.err, errDifferentEngine)
 		if first {
 			h.mu.since = time.Now()
 			h.mu.downs++
@@ -117,8 +117,8 @@ func (h *health) fell(err error) {
 }
 
 // markUp records that the engine answers.
-func (h *health) up() {
-	h.change(func() {
+func (h *healthMonitor) markUp() {
+	h.update(func() {
 		if h.mu.err != nil {
 			h.log.Info("the engine answers again", "after", time.Since(h.mu.since).Round(time.Millisecond))
 		}
@@ -127,29 +127,29 @@ func (h *health) up() {
 }
 
 // liveness says whether the engine can be reached.
-func (h *health) live() engine.Liveness {
+func (h *healthMonitor) liveness() engine.Liveness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.liveLocked()
+	return h.livenessLocked()
 }
 
-func (h *health) liveLocked() engine.Liveness {
+func (h *healthMonitor) livenessLocked() engine.Liveness {
 	switch {
 	case h.mu.err != nil:
 		return engine.Down
 	case h.mu.doubt:
-		return engine.Doubt
+		return engine.Suspect
 	}
 	return engine.Up
 }
 
 // update changes the state with f, and calls the watchers if the liveness changed. f must not block.
-func (h *health) change(f func()) {
+func (h *healthMonitor) update(f func()) {
 	h.mu.Lock()
-	before := h.liveLocked()
+	before := h.livenessLocked()
 	f()
 	var tell []func()
-	if h.liveLocked() != before {
+	if h.livenessLocked() != before {
 		for _, changed := range h.mu.told { // the order does not matter
 			tell = append(tell, changed)
 		}
@@ -161,7 +161,7 @@ func (h *health) change(f func()) {
 }
 
 // watchLiveness calls changed after each change of the liveness, until ctx ends.
-func (h *health) watch(ctx context.Context, changed func()) {
+func (h *healthMonitor) watchLiveness(ctx context.Context, changed func()) {
 	h.mu.Lock()
 	if h.mu.told == nil {
 		h.mu.told = map[int]func(){}
@@ -177,17 +177,17 @@ func (h *health) watch(ctx context.Context, changed func()) {
 }
 
 // probeKind is a kind of probe that a working engine answers at once under any load.
-type question int
+type probeKind int
 
 // The kinds of probes.
 const (
-	whetherAlive question = iota
-	itsLoad
-	questions
+	probeAlive probeKind = iota
+	probeLoad
+	probeKinds
 )
 
 // startProbe records that a probe is out, until the returned function is called.
-func (h *health) ask(q question) (answered func()) {
+func (h *healthMonitor) startProbe(q probeKind) (answered func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.asked[q] = time.Now()
@@ -199,7 +199,7 @@ func (h *health) ask(q question) (answered func()) {
 }
 
 // unansweredSince returns since when a probe is unanswered, zero if none is.
-func (h *health) unanswered() (since time.Time) {
+func (h *healthMonitor) unansweredSince() (since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range h.mu.asked {
@@ -214,7 +214,7 @@ func (h *health) unanswered() (since time.Time) {
 // checks periodically that the engine is the same instance; a timeout of that check is no reason to mark the
 // engine as down: it may be busy.
 func (b *Base) watchHealth(ctx context.Context) {
-	same := time.NewTicker(b.health.every)
+	same := time.NewTicker(b.health.sameInterval)
 	defer same.Stop()
 	for {
 		asked := false
@@ -225,33 +225,33 @@ func (b *Base) watchHealth(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if b.health.down() == nil {
-			ask := b.alive
+		if b.health.downError() == nil {
+			ask := b.checkAlive
 			if asked {
-				ask = b.same
+				ask = b.checkSame
 			}
 			switch err := ask(ctx); {
 			case ctx.Err() != nil:
 			case err == nil:
-				b.health.up()
-			case !asked || errors.Is(err, errAnother) || errors.Is(err, errUnreachable):
-				b.health.fell(err)
+				b.health.markUp()
+			case !asked || errors.Is(err, errDifferentEngine) || errors.Is(err, errUnreachable):
+				b.health.markDown(err)
 			}
 		}
-		wait := checkLeast
-		for b.health.down() != nil {
-			if backoff.Pause(ctx, wait) != nil {
+		wait := downPauseMin
+		for b.health.downError() != nil {
+			if backoff.SleepContext(ctx, wait) != nil {
 				return
 			}
-			wait = min(2*wait, checkMost)
-			switch err := b.alive(ctx); {
+			wait = min(2*wait, downPauseMax)
+			switch err := b.checkAlive(ctx); {
 			case err == nil:
-				b.cache.restarted()
-				b.salts.doubt()
-				b.counts.restarted()
-				b.health.up()
+				b.cache.noteRestart()
+				b.salts.invalidateProofs()
+				b.mediaCounts.requestRecount()
+				b.health.markUp()
 			case ctx.Err() == nil:
-				b.health.fell(err)
+				b.health.markDown(err)
 			}
 		}
 	}
@@ -259,31 +259,31 @@ func (b *Base) watchHealth(ctx context.Context) {
 
 // confirmEngineError returns err, which says that the engine failed on a request, if a probe shows that the
 // engine works. A broken engine may fail all requests, and another worker can serve this one.
-func (b *Base) answersFor(ctx context.Context, err error) error {
-	asked := b.alive(ctx)
+func (b *Base) confirmEngineError(ctx context.Context, err error) error {
+	asked := b.checkAlive(ctx)
 	if asked == nil || ctx.Err() != nil {
 		return err
 	}
 	return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: errors.Join(errBrokeOff, asked)}
 }
 
-func (b *Base) alive(ctx context.Context) error { return b.whether(ctx, b.cfg.Alive) }
+func (b *Base) checkAlive(ctx context.Context) error { return b.runProbe(ctx, b.cfg.CheckAlive) }
 
-// checkSame checks that an answering engine is the same instance.
-func (b *Base) same(ctx context.Context) error {
-	if b.cfg.Same == nil {
-		return b.alive(ctx)
+// sameInterval checks that an answering engine is the same instance.
+func (b *Base) checkSame(ctx context.Context) error {
+	if b.cfg.CheckSame == nil {
+		return b.checkAlive(ctx)
 	}
-	return b.whether(ctx, b.cfg.Same)
+	return b.runProbe(ctx, b.cfg.CheckSame)
 }
 
 // runProbe makes a probe that a working engine answers at once.
-func (b *Base) whether(ctx context.Context, ask func(context.Context) error) error {
+func (b *Base) runProbe(ctx context.Context, ask func(context.Context) error) error {
 	if ask == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	defer b.health.ask(whetherAlive)()
+	defer b.health.startProbe(probeAlive)()
 	return ask(ctx)
 }

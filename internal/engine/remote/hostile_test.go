@@ -99,7 +99,7 @@ func TestHostileAnswers(t *testing.T) {
 			if string(bytesOf(got)) != string(bytesOf(c.tokens)) || whole != c.whole || (err == nil) != c.whole {
 				t.Errorf("tokens %v, whole %v, error %v", got, whole, err)
 			}
-			if code := fault.Of(err); err != nil && (code != fault.Unavailable && code != fault.Internal || len(err.Error()) > 1000) {
+			if code := fault.CodeOf(err); err != nil && (code != fault.Unavailable && code != fault.Internal || len(err.Error()) > 1000) {
 				t.Errorf("%v: %.1000v", code, err)
 			}
 			if s := b.Stats(); s.Reported > 9 {

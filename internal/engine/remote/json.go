@@ -32,7 +32,7 @@ var errJSON = errors.New("the answer is not the JSON that was expected")
 //	for c.Open('{'); c.More('}'); {
 //		switch string(c.Key()) { case "usage": …; default: c.Skip() }
 //	}
-type Cursor struct {
+type JSONCursor struct {
 	data  []byte
 	pos   int
 	first bool // the next element is the first of its array or object
@@ -40,18 +40,18 @@ type Cursor struct {
 }
 
 // NewCursor returns a cursor before the value in data.
-func NewCursor(data []byte) Cursor { return Cursor{data: data} }
+func NewCursor(data []byte) JSONCursor { return JSONCursor{data: data} }
 
 // Err returns the first error.
-func (c *Cursor) Err() error { return c.err }
+func (c *JSONCursor) Err() error { return c.err }
 
 // Pos returns the offset of the cursor in the data.
-func (c *Cursor) Pos() int { return c.pos }
+func (c *JSONCursor) Pos() int { return c.pos }
 
-func (c *Cursor) fail() { c.err = errJSON; c.pos = len(c.data) }
+func (c *JSONCursor) fail() { c.err = errJSON; c.pos = len(c.data) }
 
 // peek skips white space and returns the next byte without consuming it; 0 at the end.
-func (c *Cursor) peek() byte {
+func (c *JSONCursor) peek() byte {
 	for c.pos < len(c.data) {
 		switch b := c.data[c.pos]; b {
 		case ' ', '\t', '\n', '\r':
@@ -64,19 +64,19 @@ func (c *Cursor) peek() byte {
 }
 
 // SkipNull skips a null, and reports whether there was one.
-func (c *Cursor) Null() bool {
+func (c *JSONCursor) SkipNull() bool {
 	if c.peek() != 'n' {
 		return false
 	}
-	c.word("null")
+	c.skipWord("null")
 	return true
 }
 
 // NextIs reports whether the next value starts with b: '{', '[', '"', or a digit.
-func (c *Cursor) Is(b byte) bool { return c.peek() == b }
+func (c *JSONCursor) NextIs(b byte) bool { return c.peek() == b }
 
 // End returns an error if anything but white space follows.
-func (c *Cursor) End() error {
+func (c *JSONCursor) End() error {
 	if c.err == nil && c.peek() != 0 {
 		c.fail()
 	}
@@ -84,7 +84,7 @@ func (c *Cursor) End() error {
 }
 
 // Open enters an array ('[') or an object ('{').
-func (c *Cursor) Open(b byte) {
+func (c *JSONCursor) Open(b byte) {
 	if c.err != nil || c.peek() != b {
 		c.fail()
 		return
@@ -95,7 +95,7 @@ func (c *Cursor) Open(b byte) {
 
 // More reports whether another element follows in the array or object that ends with b. It moves to the
 // element, or past the end.
-func (c *Cursor) More(b byte) bool {
+func (c *JSONCursor) More(b byte) bool {
 	if c.err != nil {
 		return false
 	}
@@ -118,7 +118,7 @@ func (c *Cursor) More(b byte) bool {
 
 // Key reads the name of a member and the colon after it. The result is valid as long as the data; escapes in
 // it are not resolved.
-func (c *Cursor) Key() []byte {
+func (c *JSONCursor) Key() []byte {
 	key := c.Raw()
 	if c.err != nil || len(key) < 2 || key[0] != '"' || c.peek() != ':' {
 		c.fail()
@@ -129,10 +129,10 @@ func (c *Cursor) Key() []byte {
 }
 
 // Skip skips a value.
-func (c *Cursor) Skip() { c.Raw() }
+func (c *JSONCursor) Skip() { c.Raw() }
 
 // Raw skips a value and returns its bytes, a part of the data.
-func (c *Cursor) Raw() []byte {
+func (c *JSONCursor) Raw() []byte {
 	if c.err != nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (c *Cursor) Raw() []byte {
 	for c.pos < len(c.data) {
 		switch b := c.data[c.pos]; b {
 		case '"':
-			c.str()
+			c.skipString()
 		case '{', '[':
 			if depth++; depth > maxNesting {
 				c.fail()
@@ -163,7 +163,7 @@ func (c *Cursor) Raw() []byte {
 			c.pos++
 			continue
 		default:
-			c.plain()
+			c.skipPlain()
 		}
 		if c.err != nil {
 			return nil
@@ -177,7 +177,7 @@ func (c *Cursor) Raw() []byte {
 }
 
 // skipString skips a string. Most are short; images have megabytes.
-func (c *Cursor) str() {
+func (c *JSONCursor) skipString() {
 	c.pos++
 	for near := min(len(c.data), c.pos+32); c.pos < near; c.pos++ {
 		switch c.data[c.pos] {
@@ -206,7 +206,7 @@ func (c *Cursor) str() {
 }
 
 // skipPlain skips a number or a word.
-func (c *Cursor) plain() {
+func (c *JSONCursor) skipPlain() {
 	start := c.pos
 	for c.pos < len(c.data) {
 		b := c.data[c.pos]
@@ -220,7 +220,7 @@ func (c *Cursor) plain() {
 	}
 }
 
-func (c *Cursor) word(w string) {
+func (c *JSONCursor) skipWord(w string) {
 	if len(c.data)-c.pos < len(w) || string(c.data[c.pos:c.pos+len(w)]) != w {
 		c.fail()
 		return
@@ -229,7 +229,7 @@ func (c *Cursor) word(w string) {
 }
 
 // ReadInt reads a whole number.
-func (c *Cursor) Int() int64 {
+func (c *JSONCursor) ReadInt() int64 {
 	b := c.peek()
 	neg := b == '-'
 	if neg {
@@ -240,7 +240,7 @@ func (c *Cursor) Int() int64 {
 		n = n*10 + uint64(c.data[c.pos]-'0')
 		c.pos++
 	}
-	if c.err != nil || c.pos == start || n > math.MaxInt64 || c.number() {
+	if c.err != nil || c.pos == start || n > math.MaxInt64 || c.continuesNumber() {
 		c.fail()
 		return 0
 	}
@@ -251,7 +251,7 @@ func (c *Cursor) Int() int64 {
 }
 
 // continuesNumber reports whether a number continues here.
-func (c *Cursor) number() bool {
+func (c *JSONCursor) continuesNumber() bool {
 	if c.pos == len(c.data) {
 		return false
 	}
@@ -260,7 +260,7 @@ func (c *Cursor) number() bool {
 }
 
 // ReadFloat reads a number; Python's Infinity and -Infinity are accepted.
-func (c *Cursor) Float() float64 {
+func (c *JSONCursor) ReadFloat() float64 {
 	raw := c.Raw()
 	if c.err != nil {
 		return 0
@@ -331,10 +331,10 @@ func pow10(n int) float64 {
 	return v
 }
 
-// ReadTokens appends an array of token ids to dst.
-func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
+// ParseTokenize appends an array of token ids to dst.
+func (c *JSONCursor) ReadTokens(dst []kv.Token) []kv.Token {
 	for c.Open('['); c.More(']'); {
-		n := c.Int()
+		n := c.ReadInt()
 		if n < 0 || n > math.MaxUint32 {
 			c.fail()
 			return dst
@@ -345,8 +345,8 @@ func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
 }
 
 // ReadToken reads a token id.
-func (c *Cursor) Token() kv.Token {
-	n := c.Int()
+func (c *JSONCursor) ReadToken() kv.Token {
+	n := c.ReadInt()
 	if n < 0 || n > math.MaxUint32 {
 		c.fail()
 		return 0
@@ -355,37 +355,37 @@ func (c *Cursor) Token() kv.Token {
 }
 
 // ReadBool reads true or false.
-func (c *Cursor) Bool() bool {
+func (c *JSONCursor) ReadBool() bool {
 	if c.peek() == 't' {
-		c.word("true")
+		c.skipWord("true")
 		return c.err == nil
 	}
-	c.word("false")
+	c.skipWord("false")
 	return false
 }
 
 // ReadTokenName reads a string "token_id:17", by which engines name the tokens of log-probabilities.
-func (c *Cursor) TokenName() kv.Token { return c.tokenName(c.Raw()) }
+func (c *JSONCursor) ReadTokenName() kv.Token { return c.parseTokenName(c.Raw()) }
 
 // ReadTokenKey is Key for a member with such a name.
-func (c *Cursor) TokenKey() kv.Token {
+func (c *JSONCursor) ReadTokenKey() kv.Token {
 	key := c.Raw()
 	if c.err == nil && c.peek() == ':' {
 		c.pos++
 	} else {
 		c.fail()
 	}
-	return c.tokenName(key)
+	return c.parseTokenName(key)
 }
 
-func (c *Cursor) tokenName(raw []byte) kv.Token {
+func (c *JSONCursor) parseTokenName(raw []byte) kv.Token {
 	const prefix = `"token_id:`
 	if c.err != nil || len(raw) < len(prefix)+2 || string(raw[:len(prefix)]) != prefix {
 		c.fail()
 		return 0
 	}
-	inner := Cursor{data: raw[len(prefix) : len(raw)-1]}
-	n := inner.Int()
+	inner := JSONCursor{data: raw[len(prefix) : len(raw)-1]}
+	n := inner.ReadInt()
 	if inner.End() != nil || n < 0 || n > math.MaxUint32 {
 		c.fail()
 		return 0
@@ -394,7 +394,7 @@ func (c *Cursor) tokenName(raw []byte) kv.Token {
 }
 
 // ReadString reads a string and resolves its escapes. It allocates.
-func (c *Cursor) Text() string {
+func (c *JSONCursor) ReadString() string {
 	raw := c.Raw()
 	if c.err != nil || len(raw) < 2 || raw[0] != '"' {
 		c.fail()
@@ -402,13 +402,13 @@ func (c *Cursor) Text() string {
 	}
 	s, err := strconv.Unquote(string(raw))
 	if err != nil { // JSON has escapes that Go lacks
-		s = unescape(raw[1 : len(raw)-1])
+		s = unescapeJSON(raw[1 : len(raw)-1])
 	}
 	return s
 }
 
 // unescapeJSON resolves the escapes of JSON.
-func unescape(b []byte) string {
+func unescapeJSON(b []byte) string {
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); i++ {
 		if b[i] != '\\' || i+1 == len(b) {
@@ -463,7 +463,7 @@ func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 const maxDigits = 10
 
 // digitPairs holds the numbers below 100 with two digits each.
-const pairs = "0001020304050607080910111213141516171819" +
+const digitPairs = "0001020304050607080910111213141516171819" +
 	"2021222324252627282930313233343536373839" +
 	"4041424344454647484950515253545556575859" +
 	"6061626364656667686970717273747576777879" +
@@ -476,17 +476,17 @@ func putToken(b []byte, t kv.Token) int {
 		return len(append(strconv.AppendUint(b[:0], uint64(t), 10), ','))
 	}
 	most := bits.Len32(uint32(t)|1) * 1233 >> 12 // its number of digits, or one less
-	n := most + 1 - int((t-powers[most&7])>>31)
-	six := pair(t/10_000) | pair(t/100%100)<<16 | pair(t%100)<<32 | ','<<48
+	n := most + 1 - int((t-powersOfTen[most&7])>>31)
+	six := twoDigits(t/10_000) | twoDigits(t/100%100)<<16 | twoDigits(t%100)<<32 | ','<<48
 	binary.LittleEndian.PutUint64(b, six>>(8*(6-n)))
 	return n + 1
 }
 
 // powersOfTen starts with 0 for the id 0, which has one digit too.
-var powers = [8]kv.Token{0, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000}
+var powersOfTen = [8]kv.Token{0, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000}
 
 // twoDigits returns the two digits of a number below 100.
-func pair(n kv.Token) uint64 { return uint64(pairs[2*n]) | uint64(pairs[2*n+1])<<8 }
+func twoDigits(n kv.Token) uint64 { return uint64(digitPairs[2*n]) | uint64(digitPairs[2*n+1])<<8 }
 
 // AppendFloat appends a number to dst in JSON form.
 func AppendFloat(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }

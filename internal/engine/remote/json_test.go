@@ -20,26 +20,26 @@ func TestCursor(t *testing.T) {
 	var text, raw string
 	null := false
 	for c.Open('{'); c.More('}'); {
-		if c.Is('"') && len(tokens) == 3 {
-			tokens = append(tokens, c.TokenKey())
-			floats = append(floats, c.Float())
+		if c.NextIs('"') && len(tokens) == 3 {
+			tokens = append(tokens, c.ReadTokenKey())
+			floats = append(floats, c.ReadFloat())
 			continue
 		}
 		switch string(c.Key()) {
 		case "a":
 			for c.Open('['); c.More(']'); {
-				ints = append(ints, c.Int())
+				ints = append(ints, c.ReadInt())
 			}
 		case "f":
-			floats = append(floats, c.Float())
+			floats = append(floats, c.ReadFloat())
 		case "n":
-			null = c.Null()
+			null = c.SkipNull()
 		case "id":
-			tokens = append(tokens, c.TokenName())
+			tokens = append(tokens, c.ReadTokenName())
 		case "s":
-			text = c.Text()
+			text = c.ReadString()
 		case "t":
-			tokens = c.Tokens(tokens)
+			tokens = c.ReadTokens(tokens)
 		default:
 			raw = string(c.Raw())
 		}
@@ -56,14 +56,14 @@ func TestCursor(t *testing.T) {
 func TestCursorFails(t *testing.T) {
 	for _, text := range []string{``, `{`, `[1`, `[1 2]`, `{"a"}`, `{"a":1,}`, `[1,]`, `[-]`, `[1.5]`, `[99999999999999999999]`, `{"a":1}}`, `nul`} {
 		c := NewCursor([]byte(text))
-		if c.Is('{') {
+		if c.NextIs('{') {
 			for c.Open('{'); c.More('}'); {
 				c.Key()
 				c.Skip()
 			}
 		} else {
 			for c.Open('['); c.More(']'); {
-				c.Int()
+				c.ReadInt()
 			}
 		}
 		if c.End() == nil {

@@ -3,7 +3,7 @@ package remote
 import "bytes"
 
 // MetricSample is one line of Prometheus' text format. Its slices point into the text.
-type Sample struct {
+type MetricSample struct {
 	Name   []byte
 	Labels []byte // unparsed, without the braces
 	Value  float64
@@ -11,7 +11,7 @@ type Sample struct {
 
 // EachSample calls yield with the samples of text whose names start with prefix. It allocates nothing for
 // numbers of an ordinary form, and skips lines that it cannot parse.
-func Samples(text []byte, prefix string, yield func(Sample)) {
+func EachSample(text []byte, prefix string, yield func(MetricSample)) {
 	for len(text) > 0 {
 		line := text
 		if i := bytes.IndexByte(text, '\n'); i >= 0 {
@@ -22,14 +22,14 @@ func Samples(text []byte, prefix string, yield func(Sample)) {
 		if len(line) < len(prefix) || string(line[:len(prefix)]) != prefix || len(line) == 0 || line[0] == '#' {
 			continue
 		}
-		if s, ok := sample(line); ok {
+		if s, ok := parseSample(line); ok {
 			yield(s)
 		}
 	}
 }
 
 // parseSample parses a line: name{labels} value timestamp.
-func sample(line []byte) (s Sample, ok bool) {
+func parseSample(line []byte) (s MetricSample, ok bool) {
 	end := bytes.IndexAny(line, "{ \t")
 	if end <= 0 {
 		return s, false
@@ -69,7 +69,7 @@ func labelsEnd(b []byte) int {
 }
 
 // LabelValue returns the value of a label with its escapes unresolved; nil if there is none of that name.
-func (s *Sample) Label(name string) []byte {
+func (s *MetricSample) LabelValue(name string) []byte {
 	for b := s.Labels; len(b) > 0; {
 		eq := bytes.IndexByte(b, '=')
 		if eq < 0 || eq+1 >= len(b) || b[eq+1] != '"' {

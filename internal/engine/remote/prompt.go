@@ -9,8 +9,8 @@ import (
 
 // FetchPrompt calls ask to fetch the tokens of a prompt from the engine, unless it is down, and checks them
 // against the card's vocabulary.
-func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
-	inside, done, err := b.Enter(ctx)
+func (b *Base) FetchPrompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
+	inside, done, err := b.StartCall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -25,11 +25,11 @@ func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Cont
 }
 
 // ParseTokenize reads the "tokens" of a response of /tokenize into p.
-func ReadTokens(body []byte, p *engine.Preprocessed) error {
+func ParseTokenize(body []byte, p *engine.Preprocessed) error {
 	c := NewCursor(body)
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == "tokens" {
-			p.Tokens = c.Tokens(p.Tokens[:0])
+			p.Tokens = c.ReadTokens(p.Tokens[:0])
 		} else {
 			c.Skip()
 		}

@@ -19,9 +19,9 @@ type Mode string
 
 // The modes.
 const (
-	ModeAuto   Mode = "auto"   // tokens if the engine takes and returns them, else passthrough
-	ModeTokens Mode = "tokens" // tokens in and out; opening fails if the engine does not support them
-	ModePass   Mode = "pass"   // the client's body unchanged
+	ModeAuto        Mode = "auto"   // tokens if the engine takes and returns them, else passthrough
+	ModeTokens      Mode = "tokens" // tokens in and out; opening fails if the engine does not support them
+	ModePassthrough Mode = "pass"   // the client's body unchanged
 )
 
 // AnyRank is the Rank of an adapter that uses the engine as a whole: the engine has one data-parallel rank,
@@ -43,11 +43,11 @@ type Spec struct {
 	BlockSize   int    // in tokens; 0 means the engine's own
 	Name        string // of the model that is served; "" means the engine's own
 	// LoadTimeout is how long Open waits for an engine that is still loading; 0 means DefaultLoadTimeout.
-	Patience time.Duration
+	LoadTimeout time.Duration
 }
 
 // DefaultLoadTimeout is how long an engine may take to load: large models take many minutes.
-const DefaultPatience = 30 * time.Minute
+const DefaultLoadTimeout = 30 * time.Minute
 
 // EnsureDefaults sets the defaults of zero fields.
 func (s *Spec) EnsureDefaults() {
@@ -57,8 +57,8 @@ func (s *Spec) EnsureDefaults() {
 	if s.Ranks == 0 {
 		s.Ranks = 1
 	}
-	if s.Patience == 0 {
-		s.Patience = DefaultPatience
+	if s.LoadTimeout == 0 {
+		s.LoadTimeout = DefaultLoadTimeout
 	}
 }
 
@@ -79,15 +79,15 @@ func (s *Spec) Validate() error {
 		check(s.URL.RawQuery == "" && s.URL.Fragment == "", "the URL has a query or a fragment; only scheme, host and path are meant")
 	}
 	switch s.Mode {
-	case ModeAuto, ModeTokens, ModePass:
+	case ModeAuto, ModeTokens, ModePassthrough:
 	default:
-		check(false, "mode %q is not one of %s, %s and %s", s.Mode, ModeAuto, ModeTokens, ModePass)
+		check(false, "mode %q is not one of %s, %s and %s", s.Mode, ModeAuto, ModeTokens, ModePassthrough)
 	}
 	check(s.Ranks >= 1 && s.Ranks <= 1024, "ranks must be between 1 and 1024, not %d", s.Ranks)
 	check(s.Rank >= AnyRank && s.Rank < max(s.Ranks, 1), "rank %d is not one of %d", s.Rank, s.Ranks)
 	check(s.BlockSize == 0 || s.BlockSize >= 2 && s.BlockSize <= 65536, "block-size must be between 2 and 65536 tokens, not %d", s.BlockSize)
 	check(s.Replay.IsZero() || !s.Events.IsZero() || s.Kind == "sglang", "there is an endpoint for replay of events and none for events; set events too")
-	check(s.Patience >= 0, "patience must not be negative")
+	check(s.LoadTimeout >= 0, "patience must not be negative")
 	check(!strings.ContainsAny(s.APIKey, "\r\n\x00"), "the API key has a line break in it")
 	return errors.Join(errs...)
 }

@@ -22,21 +22,21 @@ func TestSaltAnswers(t *testing.T) {
 	const unknown = engine.CachedUnknown
 	for _, c := range []struct {
 		name string
-		of   saltAnswers
+		of   saltProof
 		want saltState
 	}{
-		{"kept apart", saltAnswers{0, 64, 0, 0, 64}, saltsApart},
-		{"chance and templates", saltAnswers{1, 64, 20, 31, 63}, saltsApart},
-		{"no word of none", saltAnswers{unknown, 64, unknown, unknown, 64}, saltsApart},
-		{"another salt", saltAnswers{0, 64, 64, 0, 64}, saltsShared},
-		{"no salt", saltAnswers{0, 64, 0, 64, 64}, saltsShared},
-		{"as real SGLang 0.5.17 with cache_salt", saltAnswers{1, 249, 249, 249, 249}, saltsShared},
-		{"nothing reported", saltAnswers{unknown, unknown, unknown, unknown, unknown}, saltsUnproven},
-		{"nothing reused", saltAnswers{0, 0, 0, 0, 0}, saltsUnproven},
-		{"everything is cached", saltAnswers{64, 64, 64, 64, 64}, saltsUnproven},
-		{"forgotten meanwhile", saltAnswers{0, 64, 0, 0, 0}, saltsUnproven},
+		{"kept apart", saltProof{0, 64, 0, 0, 64}, saltsIsolated},
+		{"chance and templates", saltProof{1, 64, 20, 31, 63}, saltsIsolated},
+		{"no word of none", saltProof{unknown, 64, unknown, unknown, 64}, saltsIsolated},
+		{"another salt", saltProof{0, 64, 64, 0, 64}, saltsShared},
+		{"no salt", saltProof{0, 64, 0, 64, 64}, saltsShared},
+		{"as real SGLang 0.5.17 with cache_salt", saltProof{1, 249, 249, 249, 249}, saltsShared},
+		{"nothing reported", saltProof{unknown, unknown, unknown, unknown, unknown}, saltsUnproven},
+		{"nothing reused", saltProof{0, 0, 0, 0, 0}, saltsUnproven},
+		{"everything is cached", saltProof{64, 64, 64, 64, 64}, saltsUnproven},
+		{"forgotten meanwhile", saltProof{0, 64, 0, 0, 0}, saltsUnproven},
 	} {
-		if got := c.of.state(); got != c.want {
+		if got := c.of.verdict(); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -45,7 +45,7 @@ func TestSaltAnswers(t *testing.T) {
 // salted is plain with a salt: {"s":salt,"p":[tokens]}.
 type salted struct{ plain }
 
-func (salted) Call(p *Part, call *Call) error {
+func (salted) BuildCall(p *SubRequest, call *Call) error {
 	call.Path = "/tokens"
 	call.Large.B = fmt.Appendf(call.Large.B, `{"s":%q,"p":%s}`, p.Request.Salt.Namespace, AppendTokens(nil, p.Request.Prompt))
 	return nil
@@ -143,7 +143,7 @@ func TestSaltsWaitForProof(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Errorf("a request under a salt, after the proof: %v", err)
 	}
-	if w := b.noSalts(); w != nil {
+	if w := b.saltWarnings(); w != nil {
 		t.Errorf("warnings %v", w)
 	}
 	if s := b.Stats(); s.Compared != 2 || s.Calls != 2 {
@@ -154,7 +154,7 @@ func TestSaltsWaitForProof(t *testing.T) {
 func TestSaltsProofTakesLong(t *testing.T) {
 	e := &tenants{hold: make(chan struct{})}
 	s := serve(t, e.serve)
-	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) { b.salts.patience = time.Millisecond })
+	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) { b.salts.wait = time.Millisecond })
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "while the proof goes on", err, "try again in a moment")
 	close(e.hold)
@@ -169,10 +169,10 @@ func TestSaltsProvenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.set(func() { e.ignore = true })
-	b.salts.doubt()
+	b.salts.invalidateProofs()
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine that ignores salts now", err, "take another one")
-	if w := b.noSalts(); len(w) != 1 || w[0].Code != engine.WarnSalts || w[0].Remedy != "take another one" {
+	if w := b.saltWarnings(); len(w) != 1 || w[0].Code != engine.WarnSaltsRefused || w[0].Remedy != "take another one" {
 		t.Errorf("warnings %v", w)
 	}
 	if _, err := deltas(b, testRequest(1)); err != nil {
@@ -192,11 +192,11 @@ func TestSaltsRefusedByEngine(t *testing.T) {
 	e = &tenants{status: http.StatusTooManyRequests}
 	s = serve(t, e.serve)
 	b = base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) {
-		b.salts.patience, b.salts.least = 10*time.Millisecond, time.Millisecond
+		b.salts.wait, b.salts.retryMin = 10*time.Millisecond, time.Millisecond
 	})
 	_, err = deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine without room", err, "has not ended")
-	b.salts.patience = time.Minute
+	b.salts.wait = time.Minute
 	e.set(func() { e.status = 0 })
 	if _, err = deltas(b, underSalt("tenant")); err != nil {
 		t.Errorf("an engine with room again: %v", err)
@@ -210,7 +210,7 @@ func TestSaltsKnown(t *testing.T) {
 	ignores := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsIgnored, true })
 	_, err := deltas(ignores, underSalt("tenant"))
 	wantNoSalts(t, "an engine that is known to ignore salts", err, "ask without cache_salt")
-	moot := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsMoot, true })
+	moot := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsUnneeded, true })
 	if _, err := deltas(moot, underSalt("tenant")); err != nil {
 		t.Errorf("an engine that reuses nothing: %v", err)
 	}
@@ -230,7 +230,7 @@ func TestSaltBodies(t *testing.T) {
 			t.Errorf("%s: %s, %v", path, body, err)
 		}
 	}
-	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.Of(err) != fault.Unimplemented {
+	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("an unknown path: %v", err)
 	}
 }
@@ -250,7 +250,7 @@ func TestSaltsOfOneLife(t *testing.T) {
 	b := base(t, s.URL, func(c *Config) { c.Dialect, c.ProveSalts = salted{}, true })
 	<-last
 	e.set(func() { e.ignore = true })
-	b.salts.doubt()
+	b.salts.invalidateProofs()
 	close(goOn)
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "it reuses for one salt what it cached for another")

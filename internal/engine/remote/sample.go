@@ -15,7 +15,7 @@ import (
 
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
 // mediaSample is a media object for which the engine's token count is compared with Penstock's.
@@ -40,11 +40,11 @@ const (
 // mediaSamples returns samples which distinguish the ways of counting the media of a family, for the kinds
 // that its model takes. A prompt may have context tokens. The samples are small files and the same on every
 // machine.
-func samples(f *family.Family, kinds []string, context int) []mediaSample {
+func mediaSamples(f *family.Family, kinds []string, context int) []mediaSample {
 	var all []mediaSample
-	takes := func(k media.Kind) bool { return f.Takes(k) && slices.Contains(kinds, k.String()) }
+	takes := func(k media.Kind) bool { return f.Supports(k) && slices.Contains(kinds, k.String()) }
 	if takes(media.Image) {
-		w, h := largest(f, min(context/2, maxSampleTokens))
+		w, h := largestPicture(f, min(context/2, maxSampleTokens))
 		all = append(all, pictureSample(w, h))
 		if w > sampleWidth {
 			all = append(all, pictureSample(sampleWidth, sampleHeight))
@@ -66,12 +66,12 @@ const tokenPixels = 28 * 28
 
 // largestPicture returns the sides of the largest picture that has at most most tokens, also where the engine
 // does not shrink it as counted here.
-func largest(f *family.Family, most int) (w, h int) {
+func largestPicture(f *family.Family, most int) (w, h int) {
 	for _, unit := range []int{896, 672, 448, 336, 224, 112} {
 		if 12*unit*unit > most*tokenPixels {
 			continue
 		}
-		if l, err := f.Layout(media.Image, media.Size{Width: 4 * unit, Height: 3 * unit}); err == nil && l.Tokens() <= most {
+		if l, err := f.Layout(media.Image, media.Size{Width: 4 * unit, Height: 3 * unit}); err == nil && l.CountTokens() <= most {
 			return 4 * unit, 3 * unit
 		}
 	}
@@ -82,7 +82,7 @@ func largest(f *family.Family, most int) (w, h int) {
 // tokens if rounded up than if rounded down, if there is one below three seconds.
 func soundLength(f *family.Family) int {
 	for n := sampleRate; n < 3*sampleRate; n++ {
-		up, ok := probe.Samples(int64(n), sampleRate)
+		up, ok := probe.ModelSamples(int64(n), sampleRate)
 		if !ok || n*probe.ModelRate%sampleRate == 0 {
 			continue
 		}
@@ -90,7 +90,7 @@ func soundLength(f *family.Family) int {
 		if err != nil {
 			continue
 		}
-		if less, err := f.Layout(media.Audio, media.Size{Samples: up - 1}); err == nil && less.Tokens() < more.Tokens() {
+		if less, err := f.Layout(media.Audio, media.Size{Samples: up - 1}); err == nil && less.CountTokens() < more.CountTokens() {
 			return n
 		}
 	}
@@ -107,19 +107,19 @@ func dataURI(mime string, file []byte) string {
 }
 
 // grayImage returns a picture of one color.
-func gray(w, h int) *image.Paletted {
+func grayImage(w, h int) *image.Paletted {
 	return image.NewPaletted(image.Rect(0, 0, w, h), color.Palette{color.Gray{Y: 0x7f}, color.White})
 }
 
 func pictureURI(w, h int) string {
 	var b bytes.Buffer
-	_ = png.Encode(&b, gray(w, h)) // writes to a buffer cannot fail
+	_ = png.Encode(&b, grayImage(w, h)) // writes to a buffer cannot fail
 	return dataURI("image/png", b.Bytes())
 }
 
 func sequenceURI(frames, w, h int) string {
 	var b bytes.Buffer
-	_ = jpeg.Encode(&b, gray(w, h), nil) // writes to a buffer cannot fail
+	_ = jpeg.Encode(&b, grayImage(w, h), nil) // writes to a buffer cannot fail
 	frame := base64.StdEncoding.EncodeToString(b.Bytes())
 	return "data:video/jpeg;base64," + strings.Repeat(frame+",", frames-1) + frame
 }
@@ -127,7 +127,7 @@ func sequenceURI(frames, w, h int) string {
 func gifURI(frames, delay int) string {
 	all := &gif.GIF{}
 	for range frames {
-		all.Image, all.Delay = append(all.Image, gray(sampleWidth, sampleHeight)), append(all.Delay, delay)
+		all.Image, all.Delay = append(all.Image, grayImage(sampleWidth, sampleHeight)), append(all.Delay, delay)
 	}
 	var b bytes.Buffer
 	_ = gif.EncodeAll(&b, all) // writes to a buffer cannot fail

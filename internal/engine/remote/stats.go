@@ -3,7 +3,7 @@ package remote
 import "sync/atomic"
 
 // callCounters are the counters of a Base.
-type stats struct {
+type callCounters struct {
 	calls, scrapes, scrapeFailures atomic.Uint64
 }
 
@@ -12,7 +12,7 @@ type Stats struct {
 	Calls, Scrapes, ScrapeFailures, Downs uint64
 	// Predicted and Reported are cached tokens, summed over the Compared requests for which both are known;
 	// in Mismatched of them they differ by more than a block.
-	Predicted, Reported, Compared, Apart uint64
+	Predicted, Reported, Compared, Mismatched uint64
 	// Of the feed of cache events: batches applied, batches repeated, gaps, gaps that could not be repaired,
 	// restarts of the engine, and unreadable batches.
 	Batches, Repeated, Gaps, Unrepaired, Restarts, Unreadable uint64
@@ -28,14 +28,14 @@ type Stats struct {
 
 // Stats returns the counters.
 func (b *Base) Stats() Stats {
-	s := Stats{Calls: b.stats.calls.Load(), Scrapes: b.stats.scrapes.Load(), ScrapeFailures: b.stats.scrapeFailures.Load()}
+	s := Stats{Calls: b.counters.calls.Load(), Scrapes: b.counters.scrapes.Load(), ScrapeFailures: b.counters.scrapeFailures.Load()}
 	b.health.mu.Lock()
 	s.Downs = b.health.mu.downs
 	b.health.mu.Unlock()
-	b.ledger.stats(&s)
+	b.predictions.fillStats(&s)
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()
 	s.Blocks = len(b.cache.mu.held)
-	b.cache.src.stats(&s)
+	b.cache.src.fillStats(&s)
 	return s
 }

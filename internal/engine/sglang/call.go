@@ -10,8 +10,8 @@ import (
 )
 
 // BuildCall builds the call to /generate for one choice.
-func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
-	if err := d.refuse(p); err != nil {
+func (d *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
+	if err := d.checkSupported(p); err != nil {
 		return err
 	}
 	call.Path = "/generate"
@@ -30,7 +30,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strictjson.AppendString(b, name)
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
-		for _, field := range d.salts {
+		for _, field := range d.saltFields {
 			b = append(append(append(b, ',', '"'), field...), '"', ':')
 			b = strictjson.AppendString(b, salt)
 		}
@@ -42,12 +42,12 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strconv.AppendInt(b, int64(d.rank), 10)
 	}
 	b = append(b, `,"sampling_params":`...)
-	call.Large.B = append(d.sampling(b, p), '}')
+	call.Large.B = append(d.appendSampling(b, p), '}')
 	return nil
 }
 
 // checkSupported returns an error for parameters that SGLang does not support.
-func (d *dialect) refuse(p *remote.Part) error {
+func (d *generateDialect) checkSupported(p *remote.SubRequest) error {
 	s := &p.Request.Sampling
 	for _, f := range [...]struct {
 		name      string
@@ -59,14 +59,14 @@ func (d *dialect) refuse(p *remote.Part) error {
 		{"repetition_penalty", s.RepetitionPenalty, 0, 2},
 	} {
 		if f.v < f.low || f.v > f.high {
-			return fault.Param(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
+			return fault.InvalidParam(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
 		}
 	}
-	return d.refuseMedia(p.Request)
+	return d.checkMedia(p.Request)
 }
 
 // appendSampling appends sampling_params.
-func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
+func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
 	field := func(name string) {
 		b = append(b, ',', '"')
@@ -119,9 +119,9 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		field("logit_bias")
 		b = appendBias(b, s.Bias)
 	}
-	if p.Request.Guide != nil {
+	if p.Request.OutputSchema != nil {
 		field("json_schema")
-		b = strictjson.AppendString(b, string(p.Request.Guide.Schema))
+		b = strictjson.AppendString(b, string(p.Request.OutputSchema.Schema))
 	}
 	return append(b, `,"skip_special_tokens":false,"no_stop_trim":true}`...)
 }

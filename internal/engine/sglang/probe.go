@@ -14,19 +14,19 @@ import (
 )
 
 // serverProbe finds out what a server offers.
-type probe struct {
+type serverProbe struct {
 	cfg    *Config
 	client *remote.Client
 
-	model    string // the first served name
-	adapters []string
-	listed   atomic.Pointer[[]string] // the current adapters
-	length   int                      // max_model_len; 0 if not reported
-	server   serverInfo
-	warnings []engine.Warning
+	model           string // the first served name
+	adapters        []string
+	currentAdapters atomic.Pointer[[]string] // the current adapters
+	length          int                      // max_model_len; 0 if not reported
+	server          serverInfo
+	warnings        []engine.Warning
 }
 
-func (p *probe) warn(code, remedy, detail string) {
+func (p *serverProbe) addWarning(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
@@ -61,7 +61,7 @@ type kvEvents struct {
 }
 
 // pageSize returns the size of a page in tokens; 0 if not reported.
-func (p *probe) page() int {
+func (p *serverProbe) pageSize() int {
 	if ev := p.server.KVEvents; ev != nil && ev.BlockSize > 0 {
 		return ev.BlockSize
 	}
@@ -69,7 +69,7 @@ func (p *probe) page() int {
 }
 
 // contextLength returns the limit of prompt plus output tokens; 0 if not reported.
-func (p *probe) window() int {
+func (p *serverProbe) contextLength() int {
 	if p.length > 0 {
 		return p.length
 	}
@@ -77,7 +77,7 @@ func (p *probe) window() int {
 }
 
 // tokenCapacity returns the cache capacity of a rank in tokens; 0 if not reported.
-func (p *probe) tokenRoom() int {
+func (p *serverProbe) tokenCapacity() int {
 	if p.server.MaxTotalTokens > 0 {
 		return p.server.MaxTotalTokens
 	}
@@ -88,7 +88,7 @@ func (p *probe) tokenRoom() int {
 }
 
 // modelList is the response of /v1/models.
-type models struct {
+type modelList struct {
 	Data []struct {
 		ID     string `json:"id"`
 		Parent string `json:"parent"`
@@ -96,12 +96,12 @@ type models struct {
 	} `json:"data"`
 }
 
-func (m *models) read(ctx context.Context, client *remote.Client) error {
-	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
+func (m *modelList) fetchModels(ctx context.Context, client *remote.Client) error {
+	return client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
 // adapterNames returns the names of the LoRA adapters, ascending.
-func (m *models) adapters() (names []string) {
+func (m *modelList) adapterNames() (names []string) {
 	for _, d := range m.Data {
 		if d.Parent != "" {
 			names = append(names, d.ID)
@@ -112,29 +112,29 @@ func (m *models) adapters() (names []string) {
 }
 
 // adapterLister returns a function that lists the adapters; nil if the server takes none.
-func (p *probe) lister() func(context.Context) ([]string, error) {
+func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
 	if len(p.adapters) == 0 && !p.server.EnableLoRA {
 		return nil
 	}
 	return func(ctx context.Context) ([]string, error) {
-		var now models
-		if err := now.read(ctx, p.client); err != nil {
+		var now modelList
+		if err := now.fetchModels(ctx, p.client); err != nil {
 			return nil, err
 		}
-		names := now.adapters()
-		p.listed.Store(&names)
+		names := now.adapterNames()
+		p.currentAdapters.Store(&names)
 		return names, nil
 	}
 }
 
 // findModel reads the served model and its adapters.
-func (p *probe) findModel(ctx context.Context) error {
-	var all models
-	if err := all.read(ctx, p.client); err != nil {
+func (p *serverProbe) findModel(ctx context.Context) error {
+	var all modelList
+	if err := all.fetchModels(ctx, p.client); err != nil {
 		return err
 	}
-	p.model, p.adapters = "", all.adapters()
-	p.listed.Store(&p.adapters)
+	p.model, p.adapters = "", all.adapterNames()
+	p.currentAdapters.Store(&p.adapters)
 	for _, m := range all.Data {
 		if m.Parent == "" && p.model == "" {
 			p.model, p.length = m.ID, m.Length
@@ -147,14 +147,14 @@ func (p *probe) findModel(ctx context.Context) error {
 }
 
 // mediaKinds returns the media that the model takes, as far as the server reports them.
-func (p *probe) sees(ctx context.Context) (kinds []string) {
+func (p *serverProbe) mediaKinds(ctx context.Context) (kinds []string) {
 	var info struct {
 		Images bool `json:"has_image_understanding"`
 		Sounds bool `json:"has_audio_understanding"`
 	}
 	for _, path := range []string{"/model_info", "/get_model_info"} {
-		err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
-		if err == nil || !remote.NotFound(err) {
+		err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
+		if err == nil || !remote.IsNotFound(err) {
 			break
 		}
 	}
@@ -168,10 +168,10 @@ func (p *probe) sees(ctx context.Context) (kinds []string) {
 }
 
 // findServer reads the server's settings.
-func (p *probe) findServer(ctx context.Context) (err error) {
+func (p *serverProbe) findServer(ctx context.Context) (err error) {
 	for _, path := range []string{"/server_info", "/get_server_info"} {
-		err = p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
-		if !remote.NotFound(err) {
+		err = p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
+		if !remote.IsNotFound(err) {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // TestReloadedAdapter checks that blocks which an adapter cached before it was unloaded are not predicted
@@ -27,16 +27,16 @@ func TestReloadedAdapter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, card := rig.Serve(t, mimic.SGLang, func(m *mimic.Config) {
+			s, card := rig.StartServer(t, enginemock.SGLang, func(m *enginemock.Config) {
 				withEvents(m)
-				m.EngineVersion, m.Adapters = "0.5.23", []mimic.Adapter{{Name: "poet", Path: "/poet"}}
+				m.EngineVersion, m.Adapters = "0.5.23", []enginemock.Adapter{{Name: "poet", Path: "/poet"}}
 			})
 			cfg := config(t, s, card)
 			cfg.Spec.BlockSize = c.block
 			e := opened(t, cfg)
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 40*time.Second)
 			defer cancel()
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -49,7 +49,7 @@ func TestReloadedAdapter(t *testing.T) {
 				return tokens
 			}
 			h, _ := kv.NewHasher(c.block, kv.Salt{LoRA: "poet"})
-			last := func(first kv.Token) kv.SeqHash { return h.Chain(nil, prompt(first), nil)[96/c.block-1] }
+			last := func(first kv.Token) kv.SeqHash { return h.AppendSeqHashes(nil, prompt(first), nil)[96/c.block-1] }
 			ask := func(first kv.Token) {
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: "poem", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt(first), Salt: kv.Salt{LoRA: "poet"},
@@ -60,7 +60,7 @@ func TestReloadedAdapter(t *testing.T) {
 				t.Helper()
 				short, cancel := context.WithTimeout(ctx, 15*time.Second)
 				defer cancel()
-				if err := replica.Wait(short, f); err != nil {
+				if err := replica.WaitFor(short, f); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -88,7 +88,7 @@ func TestReloadedAdapter(t *testing.T) {
 			ask(300)
 			ask(500)
 			after := e.Stats()
-			if got := after.Apart - before.Apart; got != c.apart {
+			if got := after.Mismatched - before.Mismatched; got != c.apart {
 				t.Errorf("%d wrong predictions after the adapter was loaded again, want %d", got, c.apart)
 			}
 			wait("what the adapter caches again is not known", func(seqs map[kv.SeqHash]bool) bool { return seqs[last(300)] && seqs[last(500)] })
@@ -110,7 +110,7 @@ func TestReloadedAdapter(t *testing.T) {
 }
 
 // change makes the server load or unload an adapter.
-func change(t *testing.T, s *mimic.Server, path, body string) {
+func change(t *testing.T, s *enginemock.Server, path, body string) {
 	t.Helper()
 	resp, err := http.Post(s.URL()+path, "application/json", strings.NewReader(body))
 	if err != nil {

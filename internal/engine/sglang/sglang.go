@@ -10,18 +10,18 @@ import (
 	"net/http"
 	"strconv"
 
-	"penstock/core/enginefeed"
+	"penstock/core/cachemodel"
+	"penstock/core/engineevents"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
-	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/zmtp"
 )
 
 // Config names the server and what is known of its model.
-type Config = remote.Opening
+type Config = remote.OpenConfig
 
 // Engine is one data-parallel rank of an SGLang server.
 type Engine struct {
@@ -32,24 +32,24 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine         = (*Engine)(nil)
-	_ engine.KVSource       = (*Engine)(nil)
-	_ engine.LoadSource     = (*Engine)(nil)
-	_ engine.WarningSource  = (*Engine)(nil)
-	_ engine.AdapterSource  = (*Engine)(nil)
-	_ engine.AdapterWatcher = (*Engine)(nil)
-	_ engine.Preprocessor   = (*Engine)(nil)
-	_ engine.Passer         = (*Engine)(nil)
-	_ remote.Dialect        = (*dialect)(nil)
+	_ engine.Engine            = (*Engine)(nil)
+	_ engine.KVSource          = (*Engine)(nil)
+	_ engine.LoadSource        = (*Engine)(nil)
+	_ engine.WarningSource     = (*Engine)(nil)
+	_ engine.AdapterSource     = (*Engine)(nil)
+	_ engine.AdapterWatcher    = (*Engine)(nil)
+	_ engine.Preprocessor      = (*Engine)(nil)
+	_ engine.PassthroughEngine = (*Engine)(nil)
+	_ remote.Dialect           = (*generateDialect)(nil)
 )
 
 // generateDialect speaks /generate.
-type dialect struct {
+type generateDialect struct {
 	rank int // data-parallel rank to which requests are pinned, -1 for none
 	// saltFields are the request fields that isolate cache salts.
-	salts []string
+	saltFields []string
 	// placeholders are the placeholder tokens of media, by kind; 0 for a kind that is not sent with tokens.
-	places [media.Audio + 1]kv.Token
+	placeholders [media.Audio + 1]kv.Token
 }
 
 // defaultBlock is the block size for an engine whose pages are single tokens, which is SGLang's default.
@@ -62,8 +62,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
 	}
-	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
-	e, err := p.open(ctx)
+	p := &serverProbe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
+	e, err := p.openEngine(ctx)
 	if err != nil {
 		p.client.Close()
 		return nil, err
@@ -72,83 +72,83 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 // openEngine runs all probes and creates the engine.
-func (p *probe) open(ctx context.Context) (*Engine, error) {
-	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
+	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
 	}
 	if err := p.findServer(ctx); err != nil {
 		return nil, err
 	}
-	card, err := p.card()
+	card, err := p.buildCard()
 	if err != nil {
 		return nil, err
 	}
-	d, err := p.tokens(ctx, &card)
+	d, err := p.findTokenDialect(ctx, &card)
 	if err != nil {
 		return nil, err
 	}
-	passes, err := p.passes(ctx)
+	passes, err := p.findPassthroughPaths(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.cfg.See(&card, p.sees(ctx), "")
-	p.warnings = append(p.warnings, p.cfg.Uncounted(&card, remote.RemedyUncounted)...)
+	p.cfg.SetMediaFields(&card, p.mediaKinds(ctx), "")
+	p.warnings = append(p.warnings, p.cfg.UncountedMedia(&card, remote.UncountedRemedy)...)
 	if d != nil {
-		d.attach(p.cfg, &card)
+		d.enableObjects(p.cfg, &card)
 	}
-	source, err := p.source(&card)
+	source, err := p.cacheSource(&card)
 	if err != nil {
 		return nil, err
 	}
-	scrape, err := p.scraper(ctx)
+	scrape, err := p.newLoadScraper(ctx)
 	if err != nil {
 		return nil, err
 	}
-	card.Guided = d != nil && p.server.GrammarBackend != "none"
-	passed := p.passed(d != nil)
+	card.StructuredOutput = d != nil && p.server.GrammarBackend != "none"
+	passed := p.passthroughReporting(d != nil)
 	e := &Engine{model: p.model, client: p.client}
 	cfg := remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Cached: remote.ReportsEach, Passed: passed,
-		NoReport: "take a newer SGLang: /generate should say meta_info.cached_tokens",
-		Scrape:   scrape, Alive: p.alive, Same: p.same, List: p.lister(), Cache: source, Warnings: p.warnings, Passes: passes, Model: e.upstream,
-		Headers: p.pinned(), Counting: p.counting(&card, d),
+		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, CachedReporting: remote.ReportsAlways, PassthroughReporting: passed,
+		NoReportRemedy: "take a newer SGLang: /generate should say meta_info.cached_tokens",
+		ScrapeLoad:     scrape, CheckAlive: p.checkAlive, CheckSame: p.checkSame, ListAdapters: p.adapterLister(), CacheSource: source, Warnings: p.warnings, PassthroughPaths: passes, UpstreamModel: e.upstreamModel,
+		Headers: p.rankHeaders(), MediaCounting: p.mediaCounting(&card, d),
 	}
 	if d != nil { // a nil pointer in an interface is not nil
 		cfg.Dialect = d
 	}
-	p.salts(&cfg)
+	p.setSaltSupport(&cfg)
 	e.Base, err = remote.New(cfg)
 	return e, err
 }
 
 // setSaltSupport sets what is known of cache salts.
-func (p *probe) salts(cfg *remote.Config) {
+func (p *serverProbe) setSaltSupport(cfg *remote.Config) {
 	cfg.ProveSalts = p.cfg.ProveSalts
 	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; its own /v1/messages takes none in any version"
 	if cfg.Dialect == nil {
-		cfg.SaltsReport = "start SGLang with --enable-cache-report"
+		cfg.SaltsReportRemedy = "start SGLang with --enable-cache-report"
 	}
 	if _, cfg.Salts = saltFields(p.server.Version); p.server.DisableRadixCache {
-		cfg.Salts = remote.SaltsMoot
+		cfg.Salts = remote.SaltsUnneeded
 	}
-	cfg.PassSalts = cfg.Salts
+	cfg.PassthroughSalts = cfg.Salts
 }
 
 // passthroughReporting returns how the engine's OpenAI API reports cached tokens: only if configured, and
 // then not if there are none. If the engine gives no tokens, a missing report adds a warning.
-func (p *probe) passed(tokens bool) remote.Report {
+func (p *serverProbe) passthroughReporting(tokens bool) remote.CachedReporting {
 	switch {
 	case p.server.CacheReport:
-		return remote.ReportsAll
+		return remote.ReportsNonzero
 	case !tokens && !p.server.DisableRadixCache:
-		p.warn(engine.WarnNoReport, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
+		p.addWarning(engine.WarnNoCachedTokens, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
 	}
 	return remote.ReportsNever
 }
 
 // upstreamModel returns the name of a request's model in the server's OpenAI API: an adapter follows the
 // model's own name. With the adapter's name alone the base model would answer.
-func (e *Engine) upstream(lora string) string {
+func (e *Engine) upstreamModel(lora string) string {
 	if lora != "" {
 		return e.model + ":" + lora
 	}
@@ -157,7 +157,7 @@ func (e *Engine) upstream(lora string) string {
 
 // rankHeaders returns the headers that pin a passthrough request to a data-parallel rank; older versions
 // ignore them.
-func (p *probe) pinned() []string {
+func (p *serverProbe) rankHeaders() []string {
 	if spec := &p.cfg.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
 		return []string{"X-Data-Parallel-Rank", strconv.Itoa(spec.Rank)}
 	}
@@ -166,42 +166,42 @@ func (p *probe) pinned() []string {
 
 // checkAlive checks that the server answers and generates a token, and that it serves the same model by the
 // same version, with the settings that the adapter relies on.
-func (p *probe) alive(ctx context.Context) error {
-	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+func (p *serverProbe) checkAlive(ctx context.Context) error {
+	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	if err := p.same(ctx); err != nil {
+	if err := p.checkSame(ctx); err != nil {
 		return err
 	}
-	now, host := probe{cfg: p.cfg, client: p.client}, p.cfg.Spec.URL.Host
+	now, host := serverProbe{cfg: p.cfg, client: p.client}, p.cfg.Spec.URL.Host
 	switch err := now.findServer(ctx); {
 	case err != nil:
 		return err
 	case now.server.Version != p.server.Version: // the version decides which field has the salt, and what events contain
-		return remote.Another(host, "by another version of SGLang")
+		return remote.DifferentEngineError(host, "by another version of SGLang")
 	case p.server.DisableRadixCache && !now.server.DisableRadixCache: // its cache would have to be followed, and its salts proven
-		return remote.Another(host, "with other settings (the radix cache is on)")
+		return remote.DifferentEngineError(host, "with other settings (the radix cache is on)")
 	}
 	return nil
 }
 
 // checkSame checks, at no cost to the engine, that the server serves the same model: it ignores the model's
 // name in requests.
-func (p *probe) same(ctx context.Context) error {
-	now := probe{cfg: p.cfg, client: p.client}
+func (p *serverProbe) checkSame(ctx context.Context) error {
+	now := serverProbe{cfg: p.cfg, client: p.client}
 	switch err := now.findModel(ctx); {
 	case err != nil:
 		return err
 	case now.model != p.model:
-		return remote.Another(p.cfg.Spec.URL.Host, "another model")
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model")
 	case now.length != p.length:
-		return remote.Another(p.cfg.Spec.URL.Host, "another context length")
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another context length")
 	}
 	return nil
 }
 
 // buildCard describes the model served.
-func (p *probe) card() (engine.Card, error) {
+func (p *serverProbe) buildCard() (engine.Card, error) {
 	size, err := p.blockSize()
 	if err != nil {
 		return engine.Card{}, err
@@ -209,7 +209,7 @@ func (p *probe) card() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
 		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "sglang", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.window(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
+		ContextLength: cmp.Or(p.contextLength(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
 		EOS: cfg.EOS, Defaults: cfg.Defaults, Adapters: p.adapters, Tokenizer: cfg.Tokenizer,
 		Numerics: "sglang-" + p.server.Version + "-" + p.server.ModelPath,
 	}
@@ -222,13 +222,13 @@ func (p *probe) card() (engine.Card, error) {
 	if card.ContextLength == 0 {
 		return card, fmt.Errorf("the engine at %s does not say how long its context is; name the directory of its model with --model-path", cfg.Spec.URL.Host)
 	}
-	card.Blocks = max(cmp.Or(p.tokenRoom(), card.ContextLength)/size, 1)
+	card.Blocks = max(cmp.Or(p.tokenCapacity(), card.ContextLength)/size, 1)
 	return card, card.Validate()
 }
 
 // blockSize returns the size of Penstock's blocks in tokens: the engine's page size, or a multiple.
-func (p *probe) blockSize() (int, error) {
-	page, set := p.page(), p.cfg.Spec.BlockSize
+func (p *serverProbe) blockSize() (int, error) {
+	page, set := p.pageSize(), p.cfg.Spec.BlockSize
 	switch {
 	case set == 0 && page < 2:
 		return defaultBlock, nil
@@ -241,47 +241,47 @@ func (p *probe) blockSize() (int, error) {
 }
 
 // findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
-func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (*generateDialect, error) {
 	spec := &p.cfg.Spec
-	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+	if spec.Mode == remote.ModePassthrough || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil
 	}
-	d := &dialect{rank: -1}
-	d.salts, _ = saltFields(p.server.Version)
+	d := &generateDialect{rank: -1}
+	d.saltFields, _ = saltFields(p.server.Version)
 	if spec.Ranks > 1 {
 		d.rank = spec.Rank
 	}
-	seen, err := remote.Ask(ctx, p.client, card, d, []kv.Token{1, 2})
+	seen, err := remote.ProbePrompt(ctx, p.client, card, d, []kv.Token{1, 2})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err == nil && seen.Tokens > 0:
 		return d, nil
-	case fault.Of(err) == fault.Overloaded:
+	case fault.CodeOf(err) == fault.Overloaded:
 		return nil, err
 	case spec.Mode == remote.ModeTokens:
-		return nil, fmt.Errorf("the engine at %s gives no token ids by /generate; take a newer SGLang, or set mode=%s: %w", spec.URL.Host, remote.ModePass, err)
+		return nil, fmt.Errorf("the engine at %s gives no token ids by /generate; take a newer SGLang, or set mode=%s: %w", spec.URL.Host, remote.ModePassthrough, err)
 	}
-	p.warn(engine.WarnText, "take a newer SGLang", "the engine gives no token ids by /generate: requests are passed on as they are, and streams cannot move to another worker")
+	p.addWarning(engine.WarnTextOnly, "take a newer SGLang", "the engine gives no token ids by /generate: requests are passed on as they are, and streams cannot move to another worker")
 	return nil, nil
 }
 
 // findPassthroughPaths returns the paths whose client requests can be passed through.
-func (p *probe) passes(ctx context.Context) ([]string, error) {
-	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+func (p *serverProbe) findPassthroughPaths(ctx context.Context) ([]string, error) {
+	return p.client.ExistingPaths(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 }
 
 // cacheSource returns the source that follows the engine's cache: its events, else a predicted model.
-func (p *probe) source(card *engine.Card) (remote.Source, error) {
-	if card.NoReuse = p.server.DisableRadixCache; card.NoReuse {
-		p.warn(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
+func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
+	if card.NoPrefixCache = p.server.DisableRadixCache; card.NoPrefixCache {
+		p.addWarning(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
 		return nil, nil
 	}
-	events, err := p.eventsAt()
+	events, err := p.eventsEndpoint()
 	if err != nil {
 		return nil, err
 	}
-	replay, err := p.replayAt()
+	replay, err := p.replayEndpoint()
 	if err != nil {
 		return nil, err
 	}
@@ -289,43 +289,43 @@ func (p *probe) source(card *engine.Card) (remote.Source, error) {
 		return nil, fmt.Errorf("replay=%s is set, and the engine does not say where it publishes its cache events; set events=tcp://HOST:PORT too", p.cfg.Spec.Replay)
 	}
 	if !events.IsZero() {
-		table := enginefeed.Config{
-			BlockSize: card.BlockSize, EngineBlock: p.page(), Clears: enginefeed.ClearsAll, Capacity: card.Blocks,
+		table := engineevents.Config{
+			BlockSize: card.BlockSize, EngineBlockSize: p.pageSize(), Clears: engineevents.ClearsAll, Capacity: card.Blocks,
 			HidesAdapters: hidesAdapters(p.server.Version), ReloadForgets: true,
 		}
-		p.cfg.Events(&table, enginefeed.PadsOfKeys)
-		return remote.EventFeed(remote.FeedConfig{
+		p.cfg.SetMediaTokens(&table, engineevents.PadsFromKeys)
+		return remote.NewEventFeed(remote.EventFeedConfig{
 			Events: events, Replay: replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
 			Table: table,
 		})
 	}
-	card.KVGuessed = true
-	p.warn(engine.WarnNoEvents, p.remedyNoEvents(),
+	card.KVPredicted = true
+	p.addWarning(engine.WarnNoEvents, p.noEventsRemedy(),
 		"the engine publishes no cache events: what it has cached is guessed from the requests sent to it")
-	m, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
+	m, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
 	if err != nil {
 		return nil, err
 	}
-	return remote.Shadow(m), nil
+	return remote.PredictedSource(m), nil
 }
 
 // noEventsRemedy says how to get the engine's cache events: a release that does not announce its endpoint
 // needs settings on both sides.
-func (p *probe) remedyNoEvents() string {
+func (p *serverProbe) noEventsRemedy() string {
 	remedy := `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557"}'`
-	if v, ok := parseVersion(p.server.Version); ok && v.before(tellsEvents) {
+	if v, ok := parseVersion(p.server.Version); ok && v.isBefore(announcedEventsVersion) {
 		remedy += ", and name that with events=tcp://HOST:5557"
 	}
 	return remedy
 }
 
 // eventsEndpoint returns where the engine publishes: the configured endpoint, else the announced one.
-func (p *probe) eventsAt() (zmtp.Endpoint, error) {
+func (p *serverProbe) eventsEndpoint() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
 	if !p.cfg.Spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
 		return p.cfg.Spec.Events, nil
 	}
-	at, err := p.ownEndpoint(ev.Port)
+	at, err := p.announcedEndpoint(ev.Port)
 	if err != nil {
 		return at, fmt.Errorf("the engine says that it publishes its cache events where nobody can subscribe (%w); set events=tcp://HOST:PORT", err)
 	}
@@ -334,12 +334,12 @@ func (p *probe) eventsAt() (zmtp.Endpoint, error) {
 
 // replayEndpoint returns where the engine replays its events: the configured endpoint, else the announced
 // one.
-func (p *probe) replayAt() (zmtp.Endpoint, error) {
+func (p *serverProbe) replayEndpoint() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
 	if !p.cfg.Spec.Replay.IsZero() || ev == nil || ev.Replay == 0 {
 		return p.cfg.Spec.Replay, nil
 	}
-	at, err := p.ownEndpoint(ev.Replay)
+	at, err := p.announcedEndpoint(ev.Replay)
 	if err != nil {
 		return at, fmt.Errorf("the engine says that it repeats its cache events where nobody can ask (%w); set replay=tcp://HOST:PORT", err)
 	}
@@ -349,11 +349,11 @@ func (p *probe) replayAt() (zmtp.Endpoint, error) {
 
 // announcedEndpoint returns the endpoint of the rank on the host that the engine announces, or on the host of
 // its URL if it announces all interfaces. port is that of rank 0.
-func (p *probe) ownEndpoint(port int) (zmtp.Endpoint, error) {
+func (p *serverProbe) announcedEndpoint(port int) (zmtp.Endpoint, error) {
 	host := p.server.KVEvents.Host
 	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
 		host = p.cfg.Spec.URL.Hostname()
 	}
 	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(port)))
-	return at.Rank(max(p.cfg.Spec.Rank, 0)), err
+	return at.RankEndpoint(max(p.cfg.Spec.Rank, 0)), err
 }

@@ -10,14 +10,14 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/internal/zmtp"
 )
 
 // TestLearnsByReplay checks that an engine which announces its replay endpoint is known from its start,
 // without a setting.
 func TestLearnsByReplay(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
 	prompt := make([]kv.Token, 100)
@@ -31,12 +31,12 @@ func TestLearnsByReplay(t *testing.T) {
 	e := opened(t, cfg)
 	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
 	defer cancel()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- e.WatchKV(watching, replica.Sink) }()
 	h, _ := kv.NewHasher(16, kv.Salt{})
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[h.Chain(nil, prompt, nil)[5]] }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[h.AppendSeqHashes(nil, prompt, nil)[5]] }); err != nil {
 		t.Error("the blocks of the warm-up are not known")
 	}
 	stop()
@@ -50,7 +50,7 @@ func TestLearnsByReplay(t *testing.T) {
 func TestLearnsWarmEngine(t *testing.T) {
 	for _, size := range []int{16, 32} {
 		t.Run(fmt.Sprint("blocks of ", size), func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
+			s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
 			cfg := config(t, s, card)
 			cfg.Spec.Replay, cfg.Spec.BlockSize = zmtp.Endpoint{}, size
 			system := make([]kv.Token, 128)
@@ -73,7 +73,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 			e := opened(t, cfg)
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
 			defer cancel()
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -86,8 +86,8 @@ func TestLearnsWarmEngine(t *testing.T) {
 			for i := range 20 {
 				prompt := ask(ctx, e, fmt.Sprint("prompt-", i), 310+10*(i%8))
 				h, _ := kv.NewHasher(size, kv.Salt{})
-				last := h.Chain(nil, prompt, nil)
-				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+				last := h.AppendSeqHashes(nil, prompt, nil)
+				if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported: %+v", i, e.Stats())
 				}
 			}
@@ -104,8 +104,8 @@ func TestLearnsWarmEngine(t *testing.T) {
 			}
 			stats := e.Stats()
 			// The first one found the system prompt, which was unknown.
-			if stats.Compared-begun.Compared != 20 || stats.Apart-begun.Apart != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
-				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			if stats.Compared-begun.Compared != 20 || stats.Mismatched-begun.Mismatched != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Mismatched)
 			}
 		})
 	}

@@ -41,24 +41,24 @@ func TestComputeDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := s.begin(request(1, 20, 1000), nil)[0].(*choice)
+	c := s.newStates(request(1, 20, 1000), nil)[0].(*scriptedChoice)
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := c.next(); err != nil {
+		if _, err := c.nextToken(); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations per token", n)
 	}
 	for _, kind := range []Clock{ClockTimers, ClockPrecise} {
-		clock := clock{kind: kind}
-		clock.open(t.Context())
+		clock := passClock{kind: kind}
+		clock.openSleeper(t.Context())
 		if n := testing.AllocsPerRun(100, func() {
-			if err := clock.pass(t.Context(), 10*time.Microsecond, false); err != nil {
+			if err := clock.waitForPass(t.Context(), 10*time.Microsecond, false); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 {
 			t.Errorf("clock %d: %v allocations per pass", kind, n)
 		}
-		clock.close()
+		clock.closeSleeper()
 	}
 }

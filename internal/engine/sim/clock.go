@@ -21,10 +21,10 @@ const (
 
 // maxCatchUp is how far an engine may lag its passes and still catch up; a longer lag, on a machine that is
 // too slow or was suspended, is dropped.
-const forgiven = 100 * time.Millisecond
+const maxCatchUp = 100 * time.Millisecond
 
 // passClock waits for the end of passes. It is for one goroutine.
-type clock struct {
+type passClock struct {
 	sleeper sleeper
 	kind    Clock
 	end     time.Time // of the previous pass, as scheduled
@@ -40,23 +40,23 @@ type sleeper interface {
 }
 
 // openSleeper prepares to wait until ctx ends. Until closeSleeper the clock may hold a file.
-func (c *clock) open(ctx context.Context) {
+func (c *passClock) openSleeper(ctx context.Context) {
 	if c.kind == ClockPrecise {
-		c.sleeper = precise(ctx)
+		c.sleeper = newPreciseSleeper(ctx)
 	}
 	if c.sleeper == nil {
-		c.sleeper = newTimers()
+		c.sleeper = newTimerSleeper()
 	}
 }
 
-func (c *clock) close() { c.sleeper.close() }
+func (c *passClock) closeSleeper() { c.sleeper.close() }
 
 // waitForPass waits for the end of a pass that takes d. A pass that follows another starts at the scheduled
 // end of that one: lateness, and the work between the two, is not added to it.
-func (c *clock) pass(ctx context.Context, d time.Duration, follows bool) error {
+func (c *passClock) waitForPass(ctx context.Context, d time.Duration, follows bool) error {
 	now := time.Now()
 	begin := now
-	if follows && now.Sub(c.end) < forgiven {
+	if follows && now.Sub(c.end) < maxCatchUp {
 		begin = c.end
 	}
 	c.end = begin.Add(d)
@@ -67,15 +67,15 @@ func (c *clock) pass(ctx context.Context, d time.Duration, follows bool) error {
 }
 
 // timerSleeper is a sleeper with a timer of the runtime.
-type timers struct{ timer *time.Timer }
+type timerSleeper struct{ timer *time.Timer }
 
-func newTimers() *timers {
+func newTimerSleeper() *timerSleeper {
 	t := time.NewTimer(0)
 	t.Stop()
-	return &timers{t}
+	return &timerSleeper{t}
 }
 
-func (t *timers) sleep(ctx context.Context, d time.Duration) error {
+func (t *timerSleeper) sleep(ctx context.Context, d time.Duration) error {
 	t.timer.Reset(d)
 	select {
 	case <-t.timer.C:
@@ -86,4 +86,4 @@ func (t *timers) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (t *timers) close() { t.timer.Stop() }
+func (t *timerSleeper) close() { t.timer.Stop() }

@@ -5,4 +5,4 @@ package sim
 import "context"
 
 // newPreciseSleeper returns nil: the timers of the runtime are the best available.
-func precise(context.Context) sleeper { return nil }
+func newPreciseSleeper(context.Context) sleeper { return nil }

@@ -50,8 +50,8 @@ type Config struct {
 	MoE MoE
 	// Pool, if not nil, is memory shared by engines of this process: the engine copies the blocks that it
 	// stores there as PoolWorker, and fetches blocks that others stored.
-	Pool *SharedPool
-	As   kv.Worker
+	Pool       *SharedPool
+	PoolWorker kv.Worker
 	// Clock says how the engine waits.
 	Clock Clock
 }
@@ -128,7 +128,7 @@ func (c *Config) Validate() error {
 	report(len(c.Text.First) == len(c.Text.Next), "the text has %d sentences to begin with and %d to go on with", len(c.Text.First), len(c.Text.Next))
 	report(c.Script <= ScriptEcho, "script %d is not known", c.Script)
 	report(c.Output >= 0 && c.Output <= 1<<24, "the mean length of answers is %d; it must be between 0 and %d", c.Output, 1<<24)
-	report(c.MoE.valid(), "%d layers of %d experts in %d groups are no model; it has at least one layer and one expert, and not more groups than experts", c.MoE.Layers, c.MoE.Experts, c.MoE.Groups)
+	report(c.MoE.isValid(), "%d layers of %d experts in %d groups are no model; it has at least one layer and one expert, and not more groups than experts", c.MoE.Layers, c.MoE.Experts, c.MoE.Groups)
 	report(c.Clock <= ClockPrecise, "clock %d is not known", c.Clock)
 	report(c.MaxWaiting >= 1, "waiting sequences are limited to %d; it must be at least 1", c.MaxWaiting)
 	return errors.Join(append(errs, c.Timing.Validate())...)

@@ -16,7 +16,7 @@ type MoE struct {
 const maxMoE = 1 << 20
 
 // isValid reports whether such a model is possible.
-func (m MoE) valid() bool {
+func (m MoE) isValid() bool {
 	if m == (MoE{}) {
 		return true
 	}
@@ -25,7 +25,7 @@ func (m MoE) valid() bool {
 
 // labelBlocks gives each stored block an expert. The label is a function of the block's hash, so every event
 // of every engine has the same label for a block.
-func (m MoE) label(events []kv.Event) {
+func (m MoE) labelBlocks(events []kv.Event) {
 	for i := range events {
 		ev := &events[i]
 		if ev.Kind != kv.Stored {
@@ -34,14 +34,14 @@ func (m MoE) label(events []kv.Event) {
 		ev.Labels = make([]kv.MoELabel, len(ev.Blocks))
 		name := ev.Parent
 		for j, b := range ev.Blocks {
-			name = kv.Extend(name, ev.Start+uint32(j), b)
-			ev.Labels[j] = m.of(name)
+			name = kv.ExtendSeq(name, ev.Start+uint32(j), b)
+			ev.Labels[j] = m.labelFor(name)
 		}
 	}
 }
 
 // labelFor returns the label of a block.
-func (m MoE) of(name kv.SeqHash) kv.MoELabel {
+func (m MoE) labelFor(name kv.SeqHash) kv.MoELabel {
 	h := splitmix.Mix(uint64(name) + splitmix.Step)
 	l := kv.MoELabel{
 		Has:    kv.HasExpert,

@@ -27,7 +27,7 @@ func TestLabels(t *testing.T) {
 							}
 							name := ev.Parent
 							for i, b := range ev.Blocks {
-								name = kv.Extend(name, ev.Start+uint32(i), b)
+								name = kv.ExtendSeq(name, ev.Start+uint32(i), b)
 								labels[name] = ev.Labels[i]
 							}
 						}
@@ -55,7 +55,7 @@ func TestLabels(t *testing.T) {
 		experts, layers := map[uint32]bool{}, map[uint32]bool{}
 		for _, l := range changes {
 			experts[l.Expert], layers[l.Layer] = true, true
-			if !l.Valid() || l.Layer >= 60 || l.Expert >= 256 || l.Group != l.Expert/32 {
+			if !l.IsValid() || l.Layer >= 60 || l.Expert >= 256 || l.Group != l.Expert/32 {
 				t.Fatalf("label %+v", l)
 			}
 		}

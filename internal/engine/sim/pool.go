@@ -16,14 +16,14 @@ import (
 // to the member that put it there, so that all events of a block are in one feed. When that member is removed
 // another member takes over its blocks and reports them in its own feed.
 type Pool struct {
-	id      kv.PoolID
-	room    int // capacity in blocks
-	blocks  map[kv.SeqHash]*pooledBlock
-	oldest  *pooledBlock // the ends of the LRU list
-	newest  *pooledBlock
-	held    int // length of the LRU list
-	members []*PoolMember
-	joined  int // number of AddMember calls
+	id       kv.PoolID
+	capacity int // capacity in blocks
+	blocks   map[kv.SeqHash]*pooledBlock
+	oldest   *pooledBlock // the ends of the LRU list
+	newest   *pooledBlock
+	used     int // length of the LRU list
+	members  []*PoolMember
+	joined   int // number of AddMember calls
 }
 
 // pooledBlock is a block in a Pool or being copied there.
@@ -33,7 +33,7 @@ type pooledBlock struct {
 	block      kv.BlockHash
 	index      uint32
 	owner      *PoolMember // nil while there is no member
-	there      bool
+	inPool     bool
 	prev, next *pooledBlock // LRU list, if inPool
 }
 
@@ -42,32 +42,32 @@ func NewPool(id kv.PoolID, room int) (*Pool, error) {
 	if room < 1 {
 		return nil, fmt.Errorf("sim: a pool with room for %d blocks; it must be at least 1", room)
 	}
-	return &Pool{id: id, room: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
+	return &Pool{id: id, capacity: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
 }
 
 // Len returns the number of blocks in the pool.
-func (p *Pool) Len() int { return p.held }
+func (p *Pool) Len() int { return p.used }
 
 // PoolMember is a worker that is attached to a Pool.
 type PoolMember struct {
-	pool    *Pool
-	worker  kv.Worker
-	told    int // value of Pool.joined that its feed reported
-	adopted []kv.SeqHash
-	evicted []kv.SeqHash
+	pool          *Pool
+	worker        kv.Worker
+	reportedJoins int // value of Pool.joined that its feed reported
+	adopted       []kv.SeqHash
+	evicted       []kv.SeqHash
 }
 
 // AddMember makes a worker a member. If it is the only one, it owns all blocks of the pool.
-func (p *Pool) Join(w kv.Worker) *PoolMember {
+func (p *Pool) AddMember(w kv.Worker) *PoolMember {
 	m := &PoolMember{pool: p, worker: w}
 	p.members = append(p.members, m)
 	p.joined++
-	m.adopt(nil)
+	m.adoptBlocks(nil)
 	return m
 }
 
 // adoptBlocks makes m the owner of the blocks of a removed member.
-func (m *PoolMember) adopt(of *PoolMember) {
+func (m *PoolMember) adoptBlocks(of *PoolMember) {
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == of {
 			b.owner = m
@@ -78,13 +78,13 @@ func (m *PoolMember) adopt(of *PoolMember) {
 
 // Detach removes a member whose worker died. Its unfinished copies are lost. Its blocks stay in the pool, and
 // another member reports its pending events.
-func (m *PoolMember) Leave() {
+func (m *PoolMember) Detach() {
 	p := m.pool
 	p.members = slices.DeleteFunc(p.members, func(o *PoolMember) bool { return o == m })
 	for seq, b := range p.blocks { // in any order
 		switch {
 		case b.owner != m:
-		case !b.there:
+		case !b.inPool:
 			delete(p.blocks, seq)
 		case len(p.members) == 0:
 			b.owner = nil
@@ -92,7 +92,7 @@ func (m *PoolMember) Leave() {
 	}
 	if len(p.members) > 0 {
 		heir := p.members[0]
-		heir.adopt(m)
+		heir.adoptBlocks(m)
 		heir.evicted = append(heir.evicted, m.evicted...)
 	}
 }
@@ -100,17 +100,17 @@ func (m *PoolMember) Leave() {
 // Has reports whether a block is in the pool, and counts as a use of it. It implements paged.Elsewhere.
 func (m *PoolMember) Has(seq kv.SeqHash) bool {
 	b := m.pool.blocks[seq]
-	if b == nil || !b.there {
+	if b == nil || !b.inPool {
 		return false
 	}
-	m.pool.unlink(b)
-	m.pool.link(b)
+	m.pool.unlinkBlock(b)
+	m.pool.linkBlock(b)
 	return true
 }
 
 // StartCopies takes the events of the member's cache, starts to copy the stored blocks that the pool lacks,
 // and returns them for FinishCopies.
-func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
+func (m *PoolMember) StartCopies(events []kv.Event) (copied []kv.SeqHash) {
 	for i := range events {
 		ev := &events[i]
 		if ev.Kind != kv.Stored {
@@ -119,7 +119,7 @@ func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 		parent := ev.Parent
 		for j, block := range ev.Blocks {
 			index := ev.Start + uint32(j)
-			seq := kv.Extend(parent, index, block)
+			seq := kv.ExtendSeq(parent, index, block)
 			if m.pool.blocks[seq] == nil {
 				m.pool.blocks[seq] = &pooledBlock{seq: seq, parent: parent, block: block, index: index, owner: m}
 				copied = append(copied, seq)
@@ -131,19 +131,19 @@ func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 }
 
 // FinishCopies adds copied blocks to the pool.
-func (m *PoolMember) End(copied []kv.SeqHash) {
+func (m *PoolMember) FinishCopies(copied []kv.SeqHash) {
 	p := m.pool
 	for _, seq := range copied {
 		b := p.blocks[seq]
-		if b == nil || b.owner != m || b.there {
+		if b == nil || b.owner != m || b.inPool {
 			continue
 		}
-		b.there = true
-		p.link(b)
+		b.inPool = true
+		p.linkBlock(b)
 	}
-	for p.held > p.room {
+	for p.used > p.capacity {
 		b := p.oldest
-		p.unlink(b)
+		p.unlinkBlock(b)
 		delete(p.blocks, b.seq)
 		b.owner.evicted = append(b.owner.evicted, b.seq)
 	}
@@ -151,66 +151,66 @@ func (m *PoolMember) End(copied []kv.SeqHash) {
 
 // AppendMoved appends to dst the event that blocks changed their state, if there are any; it lists the
 // attached workers if the member's feed does not know them yet.
-func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
+func (m *PoolMember) AppendMoved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
 	if len(seqs) == 0 {
 		return dst
 	}
-	return m.say(dst, to, seqs)
+	return m.appendMove(dst, to, seqs)
 }
 
-func (m *PoolMember) say(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
-	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.Move{To: to, Pool: m.pool.id, HasPool: true}}
-	if m.told != m.pool.joined {
-		m.told = m.pool.joined
-		ev.Move.Access = m.pool.access()
+func (m *PoolMember) appendMove(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
+	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.PoolMove{To: to, Pool: m.pool.id, HasPool: true}}
+	if m.reportedJoins != m.pool.joined {
+		m.reportedJoins = m.pool.joined
+		ev.Move.Access = m.pool.memberWorkers()
 	}
 	return append(dst, ev)
 }
 
 // AppendPending appends to dst the pending events that the member's own actions did not cause: blocks that it
 // took over, and evictions from the pool.
-func (m *PoolMember) News(dst []kv.Event) []kv.Event {
-	dst = m.gone(dst)
-	dst = m.there(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
+func (m *PoolMember) AppendPending(dst []kv.Event) []kv.Event {
+	dst = m.appendEvicted(dst)
+	dst = m.appendPooled(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
 	m.adopted = nil
 	return dst
 }
 
 // HasPending reports whether AppendPending has events.
-func (m *PoolMember) Waits() bool { return len(m.adopted)+len(m.evicted) > 0 }
+func (m *PoolMember) HasPending() bool { return len(m.adopted)+len(m.evicted) > 0 }
 
 // AppendContents appends to dst the events after a description of the member's cache: that all blocks which
 // the member put into the pool are gone from there (if it is the only member, all blocks), and then its own
 // blocks which are there.
-func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
-	m.told = 0
+func (m *PoolMember) AppendContents(dst []kv.Event) []kv.Event {
+	m.reportedJoins = 0
 	to := kv.LocalGPU
 	if len(m.pool.members) == 1 {
 		to = kv.Evicted
 	}
-	dst = m.say(dst, to, nil)
-	dst = m.gone(dst) // some were reported by members since removed
-	dst = m.there(dst, func(*pooledBlock) bool { return true })
+	dst = m.appendMove(dst, to, nil)
+	dst = m.appendEvicted(dst) // some were reported by members since removed
+	dst = m.appendPooled(dst, func(*pooledBlock) bool { return true })
 	m.adopted = nil
 	return dst
 }
 
 // appendEvicted appends to dst the evictions of blocks that are not in the pool again.
-func (m *PoolMember) gone(dst []kv.Event) []kv.Event {
+func (m *PoolMember) appendEvicted(dst []kv.Event) []kv.Event {
 	var seqs []kv.SeqHash
 	for _, seq := range m.evicted {
-		if b := m.pool.blocks[seq]; b == nil || !b.there {
+		if b := m.pool.blocks[seq]; b == nil || !b.inPool {
 			seqs = append(seqs, seq)
 		}
 	}
 	m.evicted = nil
-	return m.Moved(dst, kv.Evicted, seqs)
+	return m.AppendMoved(dst, kv.Evicted, seqs)
 }
 
 // appendPooled appends to dst the event that blocks of the member are in the pool. It first reports them as
 // stored in the pool and afterwards as removed, so that receivers learn their prefixes even if the member's
 // cache does not have them.
-func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
+func (m *PoolMember) appendPooled(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
 	var seqs []kv.SeqHash
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == m && which(b) {
@@ -218,7 +218,7 @@ func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.E
 			seqs = append(seqs, b.seq)
 		}
 	}
-	dst = m.Moved(dst, kv.Pooled, seqs)
+	dst = m.AppendMoved(dst, kv.Pooled, seqs)
 	if len(seqs) > 0 {
 		dst = append(dst, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: seqs})
 	}
@@ -226,7 +226,7 @@ func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.E
 }
 
 // memberWorkers lists the workers of the members.
-func (p *Pool) access() []kv.Worker {
+func (p *Pool) memberWorkers() []kv.Worker {
 	all := make([]kv.Worker, len(p.members))
 	for i, m := range p.members {
 		all[i] = m.worker
@@ -237,10 +237,10 @@ func (p *Pool) access() []kv.Worker {
 
 // linkBlock inserts b as the most recently used block, but never as newer than its parent, so that it is
 // evicted before its parent.
-func (p *Pool) link(b *pooledBlock) {
+func (p *Pool) linkBlock(b *pooledBlock) {
 	var after *pooledBlock // the next newer one
 	if b.index > 0 {
-		if parent := p.blocks[b.parent]; parent != nil && parent.there {
+		if parent := p.blocks[b.parent]; parent != nil && parent.inPool {
 			after = parent
 		}
 	}
@@ -255,10 +255,10 @@ func (p *Pool) link(b *pooledBlock) {
 	} else {
 		b.prev.next = b
 	}
-	p.held++
+	p.used++
 }
 
-func (p *Pool) unlink(b *pooledBlock) {
+func (p *Pool) unlinkBlock(b *pooledBlock) {
 	if b.prev == nil {
 		p.oldest = b.next
 	} else {
@@ -270,5 +270,5 @@ func (p *Pool) unlink(b *pooledBlock) {
 		b.next.prev = b.prev
 	}
 	b.prev, b.next = nil, nil
-	p.held--
+	p.used--
 }

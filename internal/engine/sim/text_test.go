@@ -49,7 +49,7 @@ func (w *words) decode(tokens []kv.Token) string {
 // reciting returns an engine that answers with the passage, and its tokenizer.
 func reciting(t testing.TB, change func(*Config)) (*Engine, *words) {
 	w := newWords()
-	text := Passage(w.encode)
+	text := BuiltinText(w.encode)
 	return small(t, func(c *Config) {
 		c.Text, c.Output = text, 40
 		c.Vocabulary = Vocabulary{Size: len(w.texts), Mask: []kv.Token{0, 1, 2, 3}, EOS: []kv.Token{3}}
@@ -79,19 +79,19 @@ func TestPassageIsReadable(t *testing.T) {
 			text := w.decode(enginetest.MustGenerate(t, ctx, e, req)[0].Tokens)
 			rest := text
 			for said := 0; ; said++ {
-				i := slices.IndexFunc(passage(), func(s string) bool { return strings.HasPrefix(rest, s) })
+				i := slices.IndexFunc(builtinSentences(), func(s string) bool { return strings.HasPrefix(rest, s) })
 				if i < 0 {
-					if said < len(passage()) || !slices.ContainsFunc(passage(), func(s string) bool { return strings.HasPrefix(s, rest) }) {
+					if said < len(builtinSentences()) || !slices.ContainsFunc(builtinSentences(), func(s string) bool { return strings.HasPrefix(s, rest) }) {
 						t.Fatalf("after %d sentences: %q", said, rest)
 					}
 					break
 				}
 				if said == 0 {
-					begun[passage()[i]] = true
+					begun[builtinSentences()[i]] = true
 				}
-				rest = strings.TrimPrefix(rest[len(passage()[i]):], " ")
+				rest = strings.TrimPrefix(rest[len(builtinSentences()[i]):], " ")
 			}
-			for _, s := range passage() {
+			for _, s := range builtinSentences() {
 				if !strings.Contains(text, s) {
 					t.Errorf("seed %d: a text as long as the passage lacks %q", seed, s)
 				}
@@ -245,7 +245,7 @@ func TestNothingToSay(t *testing.T) {
 		for id := range kv.Token(96) {
 			req.Stop.Tokens = append(req.Stop.Tokens, id)
 		}
-		if _, err := enginetest.Generate(ctx, e, req); fault.Of(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), "min_tokens") {
+		if _, err := enginetest.Generate(ctx, e, req); fault.CodeOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), "min_tokens") {
 			t.Errorf("%v", err)
 		}
 		req.Stop.Tokens = slices.Delete(req.Stop.Tokens, 50, 51)

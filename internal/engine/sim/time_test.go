@@ -193,10 +193,10 @@ func TestStopDuringPass(t *testing.T) {
 		if err := e.Run(run); err != nil || time.Since(began) != 20*time.Millisecond {
 			t.Errorf("run: %v after %v", err, time.Since(began))
 		}
-		if err := <-result; fault.Of(err) != fault.Unavailable {
+		if err := <-result; fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("the request: %v", err)
 		}
-		if err := e.Run(t.Context()); fault.Of(err) != fault.Conflict {
+		if err := e.Run(t.Context()); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("a second run: %v", err)
 		}
 	})
@@ -230,7 +230,7 @@ func TestStartup(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if _, err := enginetest.Generate(t.Context(), e, request(1, 20, 2)); fault.Of(err) != fault.Unavailable {
+		if _, err := enginetest.Generate(t.Context(), e, request(1, 20, 2)); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("stopped before it was up: %v", err)
 		}
 	})
@@ -257,9 +257,9 @@ func TestJitter(t *testing.T) {
 // long.
 func TestClockDoesNotDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c clock
-		c.open(t.Context())
-		defer c.close()
+		var c passClock
+		c.openSleeper(t.Context())
+		defer c.closeSleeper()
 		const ms = time.Millisecond
 		began := time.Now()
 		for _, step := range []struct {
@@ -273,10 +273,10 @@ func TestClockDoesNotDrift(t *testing.T) {
 			{0, true, 45 * ms},       // 5 ms late
 			{0, true, 50 * ms},
 			{2 * ms, false, 62 * ms},
-			{forgiven, true, 62*ms + forgiven + 10*ms},
+			{maxCatchUp, true, 62*ms + maxCatchUp + 10*ms},
 		} {
 			after(step.between)
-			if err := c.pass(t.Context(), 10*ms, step.follows); err != nil {
+			if err := c.waitForPass(t.Context(), 10*ms, step.follows); err != nil {
 				t.Fatal(err)
 			}
 			if got := time.Since(began); got != step.want {

@@ -87,7 +87,7 @@ func (k *KV) BytesPerToken() int64 {
 }
 
 // minDecodeMillis is the least time of decode in milliseconds.
-const floor = 1
+const minDecodeMillis = 1
 
 // Every product below that is part of a sum is converted explicitly: this forbids the compiler to fuse
 // multiplication and addition, which would round once instead of twice and give different sums on different
@@ -95,20 +95,20 @@ const floor = 1
 
 // PassDuration returns how long the engine takes for p, its number-th pass from 0: it first fetches blocks,
 // then computes. It is 0 if p does neither.
-func (t *Timing) Pass(p *Pass, number uint64) time.Duration {
-	ms := t.prefill(p) + t.encoder(p.Media)
+func (t *Timing) PassDuration(p *Pass, number uint64) time.Duration {
+	ms := t.prefillMillis(p) + t.encoderMillis(p.Media)
 	if p.Tokens > 0 {
-		ms += t.decode(p) / t.DecodeSpeedup
+		ms += t.decodeMillis(p) / t.DecodeSpeedup
 	}
-	fetch := t.Transfer(p.Fetched)
+	fetch := t.TransferDuration(p.Fetched)
 	if ms == 0 {
 		return fetch
 	}
-	return fetch + nanoseconds(ms*t.load(p.Running)*t.jitter(number)/t.Speedup)
+	return fetch + toDuration(ms*t.loadFactor(p.Running)*t.jitterFactor(number)/t.Speedup)
 }
 
 // TransferDuration returns how long the transfer of the K and V of tokens between two workers takes.
-func (t *Timing) Transfer(tokens int) time.Duration {
+func (t *Timing) TransferDuration(tokens int) time.Duration {
 	if tokens <= 0 {
 		return 0
 	}
@@ -119,16 +119,16 @@ func (t *Timing) Transfer(tokens int) time.Duration {
 	if ms == 0 {
 		return 0
 	}
-	return nanoseconds(ms / t.Speedup)
+	return toDuration(ms / t.Speedup)
 }
 
-func (t *Timing) prefill(p *Pass) float64 {
+func (t *Timing) prefillMillis(p *Pass) float64 {
 	if p.Prefill <= 0 {
 		return 0
 	}
 	tokens := float64(p.Prefill)
 	if t.Profile != nil {
-		return t.Profile.prefill(tokens)
+		return t.Profile.prefillMillis(tokens)
 	}
 	c := &t.Prefill
 	ms := c.Pass
@@ -140,9 +140,9 @@ func (t *Timing) prefill(p *Pass) float64 {
 	return max(0, ms)
 }
 
-func (t *Timing) decode(p *Pass) float64 {
+func (t *Timing) decodeMillis(p *Pass) float64 {
 	if t.Profile != nil {
-		return max(floor, t.Profile.decode(float64(p.Context), float64(p.Context)/float64(p.Tokens)))
+		return max(minDecodeMillis, t.Profile.decodeMillis(float64(p.Context), float64(p.Context)/float64(p.Tokens)))
 	}
 	c := &t.Decode
 	used := 0.0
@@ -154,12 +154,12 @@ func (t *Timing) decode(p *Pass) float64 {
 	ms += float64(c.UseSquared * used * used)
 	ms += float64(c.Sequence * float64(p.Tokens))
 	ms += float64(c.Context * float64(p.Context))
-	return max(floor, ms)
+	return max(minDecodeMillis, ms)
 }
 
 // encoderMillis is constant before the first point of the table, linear between points, and extrapolates the
 // last segment.
-func (t *Timing) encoder(tokens int) float64 {
+func (t *Timing) encoderMillis(tokens int) float64 {
 	points := t.Encoder
 	if tokens <= 0 || len(points) == 0 {
 		return 0
@@ -172,11 +172,11 @@ func (t *Timing) encoder(tokens int) float64 {
 		i++
 	}
 	a, b := points[i-1], points[i]
-	return max(0, line(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
+	return max(0, lineAt(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
 }
 
 // loadFactor returns the slowdown by running sequences.
-func (t *Timing) load(running int) float64 {
+func (t *Timing) loadFactor(running int) float64 {
 	if t.Load.Seqs <= 1 || running <= 1 {
 		return 1
 	}
@@ -185,16 +185,16 @@ func (t *Timing) load(running int) float64 {
 }
 
 // lineAt returns the value at x of the straight line through two points.
-func line(x0, y0, x1, y1, x float64) float64 {
+func lineAt(x0, y0, x1, y1, x float64) float64 {
 	return y0 + float64((x-x0)*((y1-y0)/(x1-x0)))
 }
 
 // maxPassNanos is the longest duration of a pass, in nanoseconds: about 100 days. It keeps sums of a virtual
 // clock far from overflow.
-const longest = 1e16
+const maxPassNanos = 1e16
 
 // toDuration rounds ms to the nearest nanosecond, but to at least one.
-func nanoseconds(ms float64) time.Duration {
+func toDuration(ms float64) time.Duration {
 	ns := float64(ms * 1e6)
-	return time.Duration(math.Floor(max(1, min(ns, longest)) + 0.5))
+	return time.Duration(math.Floor(max(1, min(ns, maxPassNanos)) + 0.5))
 }

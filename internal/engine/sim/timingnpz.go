@@ -64,7 +64,7 @@ func ReadProfile(data []byte) (*Profile, error) {
 	}
 	var lists [4][]float64
 	for i, name := range []string{arrayISL, arrayTTFT, arrayKV, arrayContext} {
-		a, err := member(archive, name)
+		a, err := readMember(archive, name)
 		if err == nil && len(a.shape) != 1 {
 			err = fmt.Errorf("%d dimensions, not 1", len(a.shape))
 		}
@@ -73,14 +73,14 @@ func ReadProfile(data []byte) (*Profile, error) {
 		}
 		lists[i] = a.values
 	}
-	grid, err := member(archive, arrayITL)
+	grid, err := readMember(archive, arrayITL)
 	if err == nil && len(grid.shape) != 2 {
 		err = fmt.Errorf("%d dimensions, not 2", len(grid.shape))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("array %s: %w", arrayITL, err)
 	}
-	p, err := NewProfile(lists[0], lists[1], lists[2], lists[3], grid.rows())
+	p, err := NewProfile(lists[0], lists[1], lists[2], lists[3], grid.toRows())
 	if err != nil {
 		return nil, fmt.Errorf("array %w", err)
 	}
@@ -88,7 +88,7 @@ func ReadProfile(data []byte) (*Profile, error) {
 }
 
 // readMember reads one array of an archive.
-func member(archive *zip.Reader, name string) (*array, error) {
+func readMember(archive *zip.Reader, name string) (*npyArray, error) {
 	var found *zip.File
 	for _, f := range archive.File {
 		if f.Name != name+".npy" {
@@ -118,14 +118,14 @@ func member(archive *zip.Reader, name string) (*array, error) {
 }
 
 // npyArray is an array of numbers in NumPy's NPY format.
-type array struct {
+type npyArray struct {
 	shape   []int
 	fortran bool // columns are contiguous, not rows
 	values  []float64
 }
 
 // toRows returns the rows of a two-dimensional array.
-func (a *array) rows() [][]float64 {
+func (a *npyArray) toRows() [][]float64 {
 	rows := make([][]float64, a.shape[0])
 	flat := a.values
 	if a.fortran {
@@ -153,7 +153,7 @@ var (
 
 // readArray reads an NPY file of any version. It must use all of raw: a file that is truncated, or longer
 // than its header says, is invalid.
-func readArray(raw []byte) (*array, error) {
+func readArray(raw []byte) (*npyArray, error) {
 	header, body, err := cutHeader(raw)
 	if err != nil {
 		return nil, err
@@ -162,11 +162,11 @@ func readArray(raw []byte) (*array, error) {
 	if descr == nil || order == nil || shape == nil {
 		return nil, fmt.Errorf("its header is not one of numbers: %.80q", header)
 	}
-	number, size, err := decoder(string(descr[1]))
+	number, size, err := numberDecoder(string(descr[1]))
 	if err != nil {
 		return nil, err
 	}
-	a := &array{fortran: string(order[1]) == "True"}
+	a := &npyArray{fortran: string(order[1]) == "True"}
 	if a.shape, err = parseShape(string(shape[1]), len(body)/size); err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func parseShape(text string, limit int) ([]int, error) {
 }
 
 // numberDecoder returns a function that reads a number of an array of type descr, and the size of a number.
-func decoder(descr string) (number func([]byte) float64, size int, err error) {
+func numberDecoder(descr string) (number func([]byte) float64, size int, err error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	if descr[0] == '>' {
 		order = binary.BigEndian

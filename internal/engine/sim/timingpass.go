@@ -28,7 +28,7 @@ type Pass struct {
 
 // DescribePass returns the pass for plan, where stats are the scheduler's after Step and total is its number
 // of blocks. The caller sets Media. It allocates nothing and costs O(1) per sequence in the batch.
-func Describe(plan *paged.Step, stats paged.Stats, total int) Pass {
+func DescribePass(plan *paged.Step, stats paged.Stats, total int) Pass {
 	p := Pass{Running: stats.Running, UsedBlocks: stats.UsedBlocks, TotalBlocks: total}
 	for i := range plan.Work {
 		w := &plan.Work[i]

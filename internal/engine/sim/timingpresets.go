@@ -14,7 +14,7 @@ type preset struct {
 }
 
 // allPresets returns the presets, the default first. Their sources are in docs/sim.md.
-func presets() []preset {
+func allPresets() []preset {
 	return []preset{
 		// Dynamo's current mocker: a fit to measurements of an 8B model.
 		{
@@ -45,9 +45,9 @@ func presets() []preset {
 }
 
 // PresetNames returns the names that PresetTiming accepts, the default first.
-func Presets() []string {
+func PresetNames() []string {
 	var names []string
-	for _, p := range presets() {
+	for _, p := range allPresets() {
 		names = append(names, p.name)
 	}
 	return names
@@ -55,14 +55,14 @@ func Presets() []string {
 
 // PresetTiming returns the timing of that name, with defaults for all fields except the formulas of prefill
 // and decode. "" means the default, "mocker".
-func Preset(name string) (Timing, error) {
-	all := presets()
+func PresetTiming(name string) (Timing, error) {
+	all := allPresets()
 	i := slices.IndexFunc(all, func(p preset) bool { return p.name == name })
 	if name == "" {
 		i = 0
 	}
 	if i < 0 {
-		return Timing{}, fmt.Errorf("sim timing %q: there is no such preset; take one of %s", name, strings.Join(Presets(), ", "))
+		return Timing{}, fmt.Errorf("sim timing %q: there is no such preset; take one of %s", name, strings.Join(PresetNames(), ", "))
 	}
 	t := Timing{Prefill: all[i].prefill, Decode: all[i].decode}
 	t.EnsureDefaults()

@@ -76,23 +76,23 @@ func checkTimes(times []float64) error {
 	return nil
 }
 
-func (p *Profile) prefill(tokens float64) float64 {
-	i, j := around(p.isl, tokens)
-	return max(0, between(p.isl, i, j, p.ttft[i], p.ttft[j], tokens))
+func (p *Profile) prefillMillis(tokens float64) float64 {
+	i, j := bracketIndexes(p.isl, tokens)
+	return max(0, interpolate(p.isl, i, j, p.ttft[i], p.ttft[j], tokens))
 }
 
 // decodeMillis interpolates along the context in the two rows around kv, then between the rows.
-func (p *Profile) decode(kv, ctx float64) float64 {
-	i, j := around(p.kv, kv)
-	k, l := around(p.ctx, ctx)
-	low := between(p.ctx, k, l, p.itl[i][k], p.itl[i][l], ctx)
-	high := between(p.ctx, k, l, p.itl[j][k], p.itl[j][l], ctx)
-	return between(p.kv, i, j, low, high, kv)
+func (p *Profile) decodeMillis(kv, ctx float64) float64 {
+	i, j := bracketIndexes(p.kv, kv)
+	k, l := bracketIndexes(p.ctx, ctx)
+	low := interpolate(p.ctx, k, l, p.itl[i][k], p.itl[i][l], ctx)
+	high := interpolate(p.ctx, k, l, p.itl[j][k], p.itl[j][l], ctx)
+	return interpolate(p.kv, i, j, low, high, kv)
 }
 
 // bracketIndexes returns the points of axis whose line applies to x: the points around it, or the two at the
 // nearer end. They are equal if the axis has one point.
-func around(axis []float64, x float64) (i, j int) {
+func bracketIndexes(axis []float64, x float64) (i, j int) {
 	if len(axis) == 1 {
 		return 0, 0
 	}
@@ -101,9 +101,9 @@ func around(axis []float64, x float64) (i, j int) {
 	return at - 1, at
 }
 
-func between(axis []float64, i, j int, y0, y1, x float64) float64 {
+func interpolate(axis []float64, i, j int, y0, y1, x float64) float64 {
 	if i == j {
 		return y0
 	}
-	return line(axis[i], y0, axis[j], y1, x)
+	return lineAt(axis[i], y0, axis[j], y1, x)
 }

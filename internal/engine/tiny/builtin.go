@@ -48,23 +48,23 @@ func builtinColours() patch.Colours {
 }
 
 // newBuiltinNetwork makes the built-in network for a vocabulary.
-func builtin(ctx context.Context, v *Vocabulary) (*network, error) {
+func newBuiltinNetwork(ctx context.Context, v *Vocabulary) (*network, error) {
 	shape := builtinShape(v.Size)
 	m, err := model.New(ctx, shape, randomWeights(&shape, builtinSeed))
 	if err != nil {
 		return nil, err
 	}
-	var s *senses
+	var s *mediaEncoders
 	if v.Names != nil {
-		f, err := family.Builtin(v.Names)
+		f, err := family.OpenBuiltin(v.Names)
 		if err != nil {
 			return nil, err
 		}
-		s = newSenses(m, f, builtinColours())
+		s = newMediaEncoders(m, f, builtinColours())
 	}
 	return &network{
 		model:            m,
-		senses:           s,
+		encoders:         s,
 		eos:              v.EOS,
 		mask:             v.Mask,
 		defaults:         engine.Sampling{Temperature: 1},
@@ -95,7 +95,7 @@ func randomWeights(shape *model.Config, seed uint64) model.Map {
 			if strings.Contains(spec.Name, "q_proj") {
 				deviation *= sharpness
 			}
-			fill(data, output(seed, uint64(i)), deviation)
+			fillNormal(data, randomOutput(seed, uint64(i)), deviation)
 		default:
 			for j := range data {
 				data[j] = 1

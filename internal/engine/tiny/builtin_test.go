@@ -42,7 +42,7 @@ func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 func greedy(seed, prompt, n int) *engine.Request {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
 	for i := range prompt {
-		req.Prompt = append(req.Prompt, kv.Token(130+output(uint64(seed), uint64(i))%1900))
+		req.Prompt = append(req.Prompt, kv.Token(130+randomOutput(uint64(seed), uint64(i))%1900))
 	}
 	return req
 }
@@ -132,7 +132,7 @@ func TestWeightsArePortable(t *testing.T) {
 func TestFillIsNearlyNormal(t *testing.T) {
 	const n, deviation = 300_000, 0.25
 	x := make([]float32, n)
-	fill(x, 99, deviation)
+	fillNormal(x, 99, deviation)
 	var mean, variance, beyond float64
 	for _, v := range x {
 		mean += float64(v) / n

@@ -227,17 +227,17 @@ func TestEmbedStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := e.Embed(t.Context(), &engine.EmbedRequest{ID: "e", Attempt: 1, Prompt: []kv.Token{1}})
-	if err == nil || fault.Of(err) != fault.Unavailable {
+	if err == nil || fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("after the end: %v, want %v", err, fault.Unavailable)
 	}
 }
 
 func TestUnit(t *testing.T) {
-	if v, err := unit([]float64{3, -4}); err != nil || !slices.Equal(v, []float32{0.6, -0.8}) {
+	if v, err := normalizeVector([]float64{3, -4}); err != nil || !slices.Equal(v, []float32{0.6, -0.8}) {
 		t.Errorf("3 -4 scales to %v, %v", v, err)
 	}
 	for _, sum := range [][]float64{{0, 0}, {math.NaN(), 1}, {math.Inf(1), 1}, {1e300, 1}} {
-		if v, err := unit(sum); err == nil || fault.Of(err) != fault.Internal {
+		if v, err := normalizeVector(sum); err == nil || fault.CodeOf(err) != fault.Internal {
 			t.Errorf("%v scales to %v, %v", sum, v, err)
 		}
 	}

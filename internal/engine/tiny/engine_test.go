@@ -22,7 +22,7 @@ type gate struct {
 }
 
 func (g *gate) Forward(c *model.Cache, work []model.Work) error {
-	g.Pass()
+	g.AwaitLeave()
 	return g.forwarder.Forward(c, work)
 }
 
@@ -35,7 +35,7 @@ func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request
 	for i := range n {
 		wg.Go(func() {
 			err := e.Generate(run, request(i), func(*engine.Delta) error { return nil })
-			if err != nil && !errors.Is(err, context.Canceled) && fault.Of(err) != fault.Unavailable {
+			if err != nil && !errors.Is(err, context.Canceled) && fault.CodeOf(err) != fault.Unavailable {
 				t.Error(err)
 			}
 		})
@@ -68,7 +68,7 @@ func TestStepHardlyAllocates(t *testing.T) {
 		req := within(96, greedy(i, 20, 280))
 		req.Sampling = engine.Sampling{Temperature: 1, TopK: 20, TopP: 0.9}
 		if i%2 == 1 {
-			req.Guide = &engine.Guide{Schema: []byte(`{"type":"string","minLength":1000}`)}
+			req.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"type":"string","minLength":1000}`)}
 		}
 		return req
 	})
@@ -110,7 +110,7 @@ func TestNoNumber(t *testing.T) {
 	req := within(96, greedy(1, 30, 8))
 	req.Choices = 2
 	_, err := enginetest.Generate(ctx, e, req)
-	if err == nil || fault.Of(err) != fault.Internal {
+	if err == nil || fault.CodeOf(err) != fault.Internal {
 		t.Errorf("logits that are no numbers: %v", err)
 	}
 	if l := e.Load(); l.Running != 0 || l.Waiting != 0 || l.UsedBlocks != 0 {
@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 	e := small(t, nil)
 	req := within(96, greedy(1, 30, 8))
 	req.Salt.LoRA = "other"
-	if err := e.Generate(t.Context(), req, func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented || !strings.Contains(err.Error(), "adapter") {
+	if err := e.Generate(t.Context(), req, func(*engine.Delta) error { return nil }); fault.CodeOf(err) != fault.Unimplemented || !strings.Contains(err.Error(), "adapter") {
 		t.Errorf("adapter: %v", err)
 	}
 }

@@ -79,7 +79,7 @@ func workload(n, vocab, output int) []*engine.Request {
 		req := within(vocab, greedy(i%4, 9+i*17%50, output))
 		req.ID, req.Logprobs, req.Stop.IgnoreEOS = fmt.Sprint("guided-", i), 2, i%2 == 0
 		req.Sampling, req.Choices = samplings[(i+1)%len(samplings)], 1+i%2
-		req.Guide = &engine.Guide{Schema: []byte(schema)}
+		req.OutputSchema = &engine.OutputSchema{Schema: []byte(schema)}
 		all = append(all, req)
 	}
 	return all

@@ -40,7 +40,7 @@ var pads = names{"<|image|>": 90, "<|video|>": 91, "<|audio|>": 92}
 
 func builtinFamily(t testing.TB) *family.Family {
 	t.Helper()
-	f, err := family.Builtin(pads)
+	f, err := family.OpenBuiltin(pads)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func seeing(t testing.TB, change func(*Config)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := assemble(cfg, &network{
-		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, senses: newSenses(m, builtinFamily(t), builtinColours()),
+	e, err := newEngine(cfg, &network{
+		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(m, builtinFamily(t), builtinColours()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -80,14 +80,14 @@ func noise(kind media.Kind, seed uint64, shape ...int) media.Object {
 	}
 	t := media.Tensor{Shape: shape}
 	for i := range size {
-		v := output(seed, uint64(i))
+		v := randomOutput(seed, uint64(i))
 		if kind == media.Audio { // from -1 to -1/2
 			t.Data = append(t.Data, 0, byte(v), byte(v>>8)&0x7f, 0xbf)
 			continue
 		}
 		t.Data = append(t.Data, byte(v))
 	}
-	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
+	return media.Object{Kind: kind, Key: pixel.ContentKey(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
 }
 
 // show puts an object into a request's prompt, before the token at an index, and moves the objects after it.
@@ -98,8 +98,8 @@ func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := l.Tokens()
-	pad, _ := f.Pad(o.Kind)
+	n := l.CountTokens()
+	pad, _ := f.PadToken(o.Kind)
 	req.Prompt = slices.Insert(req.Prompt, at, slices.Repeat([]kv.Token{pad}, n)...)
 	for i := range req.Media {
 		if req.Media[i].Start >= at {
@@ -241,8 +241,8 @@ func TestPicturesAreApart(t *testing.T) {
 // TestEveryKindMatters: the answer depends on each kind of object.
 func TestEveryKindMatters(t *testing.T) {
 	e := newBuiltin(t, func(c *Config) { c.Vocabulary.Names, c.Blocks = pads, 200 })
-	if got := e.Card(); !slices.Equal(got.Media, []string{"audio", "image", "video"}) || !got.Attaches {
-		t.Errorf("card: %v, %v", got.Media, got.Attaches)
+	if got := e.Card(); !slices.Equal(got.Media, []string{"audio", "image", "video"}) || !got.AcceptsObjects {
+		t.Errorf("card: %v, %v", got.Media, got.AcceptsObjects)
 	}
 	ctx := enginetest.Start(t, e)
 	for kind, shape := range map[media.Kind][]int{media.Image: {224, 224, 3}, media.Video: {4, 56, 56, 3}, media.Audio: {16000}} {
@@ -270,7 +270,7 @@ type files struct {
 	open  atomic.Int64 // not released
 }
 
-func (f *files) File(ctx context.Context, url string) ([]byte, func(), error) {
+func (f *files) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	f.asked.Add(1)
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
@@ -282,7 +282,7 @@ func (f *files) File(ctx context.Context, url string) ([]byte, func(), error) {
 	return f.by[url], func() { f.open.Add(-1) }, nil
 }
 
-func (f *files) Data(uri string) ([]byte, error) {
+func (f *files) ParseData(uri string) ([]byte, error) {
 	_, text, _ := strings.Cut(uri, ",")
 	return base64.StdEncoding.DecodeString(text)
 }
@@ -464,8 +464,8 @@ func TestCheckpointSees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := e.Card(); !slices.Equal(c.Media, []string{"image", "video"}) || !c.Attaches {
-		t.Errorf("card: %v, %v", c.Media, c.Attaches)
+	if c := e.Card(); !slices.Equal(c.Media, []string{"image", "video"}) || !c.AcceptsObjects {
+		t.Errorf("card: %v, %v", c.Media, c.AcceptsObjects)
 	}
 	ctx := enginetest.Start(t, e)
 	data, err := os.ReadFile(dir + "/expected.json")
@@ -492,7 +492,7 @@ func TestCheckpointSees(t *testing.T) {
 			if o.Video {
 				m.Kind, m.Tensor.Shape = media.Video, o.Shape
 			}
-			m.Key = pixel.Key(m.Kind, &m.Tensor)
+			m.Key = pixel.ContentKey(m.Kind, &m.Tensor)
 			req.Objects = append(req.Objects, m)
 			n := o.Grid[0] * o.Grid[1] * o.Grid[2] / 4
 			req.Media = append(req.Media, kv.Media{Hash: m.Key.Hash, Digest: m.Key.Digest, Start: o.Start, End: o.Start + n})
@@ -513,15 +513,15 @@ func TestCheckpointSees(t *testing.T) {
 func TestRowCache(t *testing.T) {
 	const limit = 10_000
 	c := newRowCache(limit)
-	var list []*keptRows // the most recently used first
+	var list []*cachedRows // the most recently used first
 	for step := range uint64(5000) {
-		x := output(1, step)
+		x := randomOutput(1, step)
 		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them has no digest
-		at := slices.IndexFunc(list, func(k *keptRows) bool { return k.key == key })
+		at := slices.IndexFunc(list, func(k *cachedRows) bool { return k.key == key })
 		if x>>8%3 == 0 {
-			k := &keptRows{key, encoding{rows: make([]float32, x>>16%800)}}
-			c.put(key, k.encoding)
-			if key.digest == (kv.Digest{}) || k.bytes() > limit {
+			k := &cachedRows{key, encodedObject{rows: make([]float32, x>>16%800)}}
+			c.storeRows(key, k.encodedObject)
+			if key.digest == (kv.Digest{}) || k.sizeBytes() > limit {
 				continue
 			}
 			if at >= 0 {
@@ -530,7 +530,7 @@ func TestRowCache(t *testing.T) {
 			list = slices.Insert(list, 0, k)
 			for sum := 0; ; sum = 0 {
 				for _, k := range list {
-					sum += k.bytes()
+					sum += k.sizeBytes()
 				}
 				if sum <= limit {
 					break
@@ -539,7 +539,7 @@ func TestRowCache(t *testing.T) {
 			}
 			continue
 		}
-		got, ok := c.get(key)
+		got, ok := c.lookupRows(key)
 		if ok != (at >= 0) || ok && len(got.rows) != len(list[at].rows) {
 			t.Fatalf("step %d: %t, want %t", step, ok, at >= 0)
 		}
@@ -549,7 +549,7 @@ func TestRowCache(t *testing.T) {
 	}
 	sum := 0
 	for _, k := range list {
-		sum += k.bytes()
+		sum += k.sizeBytes()
 	}
 	if c.mu.bytes != sum || c.mu.order.Len() != len(list) || len(c.mu.by) != len(list) {
 		t.Errorf("%d bytes in %d entries, want %d in %d", c.mu.bytes, c.mu.order.Len(), sum, len(list))
@@ -565,7 +565,7 @@ func BenchmarkSee(b *testing.B) {
 			o.Key = media.Key{} // not kept
 			n := side / 28 * (side / 28)
 			for b.Loop() {
-				if _, err := e.cpu.senses.encoded(b.Context(), e.cpu.content, &o, n); err != nil {
+				if _, err := e.cpu.encoders.encodedRows(b.Context(), e.cpu.content, &o, n); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -578,15 +578,15 @@ func BenchmarkSee(b *testing.B) {
 func TestWaitingEnds(t *testing.T) {
 	e := seeing(t, nil)
 	o := noise(media.Image, 1, 56, 56, 3)
-	s := e.cpu.senses
-	for _, room := range []chan struct{}{s.turn, s.open} {
+	s := e.cpu.encoders
+	for _, room := range []chan struct{}{s.encodeSem, s.openSem} {
 		for range cap(room) {
 			room <- struct{}{}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := s.encoded(ctx, e.cpu.content, &o, 4)
+			_, err := s.encodedRows(ctx, e.cpu.content, &o, 4)
 			ended <- err
 		}()
 		cancel()
@@ -596,11 +596,11 @@ func TestWaitingEnds(t *testing.T) {
 		for range cap(room) {
 			<-room
 		}
-		if len(s.turn) != 0 || len(s.open) != 0 {
-			t.Errorf("%d and %d are held", len(s.turn), len(s.open))
+		if len(s.encodeSem) != 0 || len(s.openSem) != 0 {
+			t.Errorf("%d and %d are held", len(s.encodeSem), len(s.openSem))
 		}
 	}
-	if got, err := s.encoded(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
+	if got, err := s.encodedRows(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 }

@@ -26,12 +26,12 @@ type rowKey struct {
 	digest kv.Digest
 }
 
-type keptRows struct {
+type cachedRows struct {
 	key rowKey
-	encoding
+	encodedObject
 }
 
-func (k *keptRows) bytes() int { return 4*len(k.rows) + 256 } // including the index entry
+func (k *cachedRows) sizeBytes() int { return 4*len(k.rows) + 256 } // including the index entry
 
 func newRowCache(limit int) *rowCache {
 	c := &rowCache{limit: limit}
@@ -40,38 +40,38 @@ func newRowCache(limit int) *rowCache {
 }
 
 // lookupRows returns the rows of an object. Callers must not change them.
-func (c *rowCache) get(key rowKey) (encoding, bool) {
+func (c *rowCache) lookupRows(key rowKey) (encodedObject, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.mu.by[key]
 	if !ok {
-		return encoding{}, false
+		return encodedObject{}, false
 	}
 	c.mu.order.MoveToFront(at)
-	return at.Value.(*keptRows).encoding, true
+	return at.Value.(*cachedRows).encodedObject, true
 }
 
 // storeRows keeps the rows of an object and replaces earlier ones, if they fit at all.
-func (c *rowCache) put(key rowKey, e encoding) {
-	k := &keptRows{key, e}
-	if key.digest == (kv.Digest{}) || k.bytes() > c.limit {
+func (c *rowCache) storeRows(key rowKey, e encodedObject) {
+	k := &cachedRows{key, e}
+	if key.digest == (kv.Digest{}) || k.sizeBytes() > c.limit {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at, ok := c.mu.by[key]; ok {
-		c.drop(at)
+		c.dropLocked(at)
 	}
 	c.mu.by[key] = c.mu.order.PushFront(k)
-	c.mu.bytes += k.bytes()
+	c.mu.bytes += k.sizeBytes()
 	for c.mu.bytes > c.limit {
-		c.drop(c.mu.order.Back())
+		c.dropLocked(c.mu.order.Back())
 	}
 }
 
 // dropLocked removes an entry.
-func (c *rowCache) drop(at *list.Element) {
-	k := c.mu.order.Remove(at).(*keptRows)
+func (c *rowCache) dropLocked(at *list.Element) {
+	k := c.mu.order.Remove(at).(*cachedRows)
 	delete(c.mu.by, k.key)
-	c.mu.bytes -= k.bytes()
+	c.mu.bytes -= k.sizeBytes()
 }

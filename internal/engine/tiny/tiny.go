@@ -37,10 +37,10 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"penstock/core/guide"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
+	"penstock/internal/engine/tiny/grammar"
 	"penstock/internal/engine/tiny/model"
 	"penstock/internal/engine/tiny/sample"
 
@@ -81,7 +81,7 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n, err := open(ctx, &cfg)
+	n, err := openNetwork(ctx, &cfg)
 	if err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
@@ -94,7 +94,7 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	}
 	replicas := make([]*Engine, count)
 	for i := range replicas {
-		if replicas[i], err = assemble(cfg, n); err != nil {
+		if replicas[i], err = newEngine(cfg, n); err != nil {
 			return nil, err
 		}
 	}
@@ -105,14 +105,14 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 type network struct {
 	model            *model.Model
 	eos, mask        []kv.Token
-	vocab            *guide.Vocab // of the tokens that may be sampled; nil if their texts are unknown
-	senses           *senses      // nil if the model is text-only
+	vocab            *grammar.Vocab // of the tokens that may be sampled; nil if their texts are unknown
+	encoders         *mediaEncoders // nil if the model is text-only
 	defaults         engine.Sampling
 	defaultMaxTokens int
 }
 
 // newEngine makes an engine around a network.
-func assemble(cfg Config, n *network) (*Engine, error) {
+func newEngine(cfg Config, n *network) (*Engine, error) {
 	shape := n.model.Config()
 	if shape.VocabSize > sample.MaxVocab {
 		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
@@ -140,10 +140,10 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			DefaultMaxTokens: n.defaultMaxTokens,
 			EOS:              n.eos,
 			Defaults:         n.defaults,
-			Numerics:         numerics(n),
-			Guided:           n.vocab != nil,
-			Media:            n.senses.kinds(),
-			Attaches:         n.senses != nil,
+			Numerics:         describeNumerics(n),
+			StructuredOutput: n.vocab != nil,
+			Media:            n.encoders.mediaKinds(),
+			AcceptsObjects:   n.encoders != nil,
 			Tokenizer:        cfg.Tokenizer,
 			MaxBatchedTokens: cfg.TokenBudget,
 		},
@@ -153,15 +153,15 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 		Reuse:       cfg.Reuse,
 	}
 	cpu := &computer{
-		card:    &bc.Card,
-		mask:    n.mask,
-		forward: n.model,
-		sampler: sample.New(shape.VocabSize, n.mask),
-		senses:  n.senses,
-		content: content{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
+		card:     &bc.Card,
+		mask:     n.mask,
+		forward:  n.model,
+		sampler:  sample.New(shape.VocabSize, n.mask),
+		encoders: n.encoders,
+		content:  mediaContent{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
 	}
 	if n.vocab != nil {
-		cpu.guides = newGuides(n.vocab, cfg.Text)
+		cpu.grammars = newGrammarCache(n.vocab, cfg.Text)
 	}
 	shell, err := batch.New(bc, cpu)
 	if err != nil {
@@ -173,7 +173,7 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 
 // describeNumerics names what the tokens depend on: the model's logits, the version of package sample's
 // algorithm, the mask, and the version of package grammar's.
-func numerics(n *network) string {
+func describeNumerics(n *network) string {
 	mask := xxh3.New()
 	for _, t := range n.mask {
 		mask.Write(binary.LittleEndian.AppendUint32(nil, uint32(t)))

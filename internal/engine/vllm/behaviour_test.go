@@ -20,19 +20,19 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
 // rig is a running adapter in front of an engine mock of vLLM.
 type rig struct {
 	*Engine
-	server *mimic.Server
+	server *enginemock.Server
 	ctx    context.Context
 }
 
 // run starts a server and an adapter that follows its events.
-func run(t *testing.T, change func(*mimic.Config), set func(*remote.Spec)) *rig {
+func run(t *testing.T, change func(*enginemock.Config), set func(*remote.Spec)) *rig {
 	t.Helper()
 	s, card := served(t, change)
 	at := spec(t, s.URL())
@@ -62,12 +62,12 @@ func (r *rig) cached(t *testing.T, req *engine.Request) int {
 // knows waits until the adapter knows a number of the server's blocks.
 func (r *rig) knows(t *testing.T, blocks int) {
 	t.Helper()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.WatchKV(ctx, replica.Sink) }()
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(seqs) == blocks }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(seqs) == blocks }); err != nil {
 		t.Errorf("the adapter knows %d blocks, want %d", len(replica.Seqs()), blocks)
 	}
 	cancel()
@@ -115,7 +115,7 @@ func TestPredictedIsReported(t *testing.T) {
 		}
 	}
 	s := r.Stats()
-	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
+	if s.Compared != 8 || s.Mismatched != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -134,7 +134,7 @@ func TestJoinedBlocks(t *testing.T) {
 	if got := r.cached(t, request(1, 100, 4)); got != 96 {
 		t.Errorf("a known prompt: %d tokens cached, want 96", got)
 	}
-	if s := r.Stats(); s.Compared != 2 || s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Compared != 2 || s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -147,7 +147,7 @@ func TestFeedIsRepaired(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
 	r.knows(t, 2+6)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDropEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultDropEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
@@ -163,7 +163,7 @@ func TestFeedIsRepaired(t *testing.T) {
 	for {
 		if _, err := enginetest.Generate(r.ctx, r.Engine, request(4, 100, 4)); err == nil {
 			break
-		} else if fault.Of(err) != fault.Unavailable {
+		} else if fault.CodeOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}
 	}
@@ -178,9 +178,9 @@ func TestFeedIsRepaired(t *testing.T) {
 
 // TestFeedIsLost checks that after a gap without replay the cache is cleared, with a warning.
 func TestFeedIsLost(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.KVReplay = "" }, nil)
+	r := run(t, func(c *enginemock.Config) { c.KVReplay = "" }, nil)
 	r.eventsArrive(t)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
@@ -199,7 +199,7 @@ func TestFeedIsGarbled(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
 	r.knows(t, 2+6)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
@@ -215,7 +215,7 @@ func TestFeedIsGarbled(t *testing.T) {
 // TestEventsWithoutSalts checks that for a server whose events lack salts, as in 2025, salted blocks are not
 // taken for others, and salted prompts do not count as mispredicted; there is a warning.
 func TestEventsWithoutSalts(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.Dialect, c.Features.ExtraKeys = mimic.VLLMLegacy, mimic.Off }, nil)
+	r := run(t, func(c *enginemock.Config) { c.Dialect, c.Features.ExtraKeys = enginemock.VLLMLegacy, enginemock.Off }, nil)
 	salted := request(1, 100, 4)
 	salted.Salt.Namespace = "tenant"
 	for _, want := range []int{0, 96} {
@@ -234,15 +234,15 @@ func TestEventsWithoutSalts(t *testing.T) {
 	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnMispredict}) {
 		t.Errorf("warnings %v", w)
 	}
-	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("%+v", s)
 	}
 }
 
 // TestWithoutEvents checks that without events the cache is predicted from requests, with a warning.
 func TestWithoutEvents(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
-	if card := r.Card(); !card.KVGuessed {
+	r := run(t, func(c *enginemock.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
+	if card := r.Card(); !card.KVPredicted {
 		t.Error("the card does not say that the cache is guessed")
 	}
 	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoEvents}) {
@@ -254,7 +254,7 @@ func TestWithoutEvents(t *testing.T) {
 		}
 	}
 	r.knows(t, 6)
-	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -262,8 +262,8 @@ func TestWithoutEvents(t *testing.T) {
 // TestNoReport checks the warning for a server that does not report cached tokens, and that a missing report
 // does not count as 0.
 func TestNoReport(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.Features.Details = mimic.Off }, nil)
-	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoReport}) {
+	r := run(t, func(c *enginemock.Config) { c.Features.Details = enginemock.Off }, nil)
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoCachedTokens}) {
 		t.Errorf("warnings %v", w)
 	}
 	for range 2 {
@@ -279,17 +279,17 @@ func TestNoReport(t *testing.T) {
 // TestFailures checks that each kind of failure of a server gives the right error.
 func TestFailures(t *testing.T) {
 	for _, c := range []struct {
-		f    mimic.Fault
+		f    enginemock.Fault
 		code fault.Code
 		says string
 	}{
-		{mimic.Fault{Kind: mimic.FaultError, Count: 1}, fault.EngineError, "500"},
-		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
-		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
-		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.EngineError, ""},
-		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
-		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
-		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},
+		{enginemock.Fault{Kind: enginemock.FaultError, Count: 1}, fault.EngineError, "500"},
+		{enginemock.Fault{Kind: enginemock.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
+		{enginemock.Fault{Kind: enginemock.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
+		{enginemock.Fault{Kind: enginemock.FaultStreamError, After: 3, Count: 1}, fault.EngineError, ""},
+		{enginemock.Fault{Kind: enginemock.FaultLoading}, fault.Unavailable, "503"},
+		{enginemock.Fault{Kind: enginemock.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
+		{enginemock.Fault{Kind: enginemock.FaultReset, Count: 1}, fault.Unavailable, ""},
 	} {
 		t.Run(string(c.f.Kind)+fmt.Sprint(c.f.Status), func(t *testing.T) {
 			r := run(t, nil, nil)
@@ -298,12 +298,12 @@ func TestFailures(t *testing.T) {
 			}
 			_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 400))
 			switch {
-			case err == nil && (c.f.Kind == mimic.FaultDisconnect || c.f.Kind == mimic.FaultReset):
+			case err == nil && (c.f.Kind == enginemock.FaultDisconnect || c.f.Kind == enginemock.FaultReset):
 				// The fault came before the first byte of the response, and the request was sent once more.
-			case c.f.Kind == mimic.FaultReset:
+			case c.f.Kind == enginemock.FaultReset:
 				t.Errorf("a connection that was reset as a request came in: %v: %v", err, errors.Unwrap(err))
-			case err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says):
-				t.Errorf("%v (%v), want %v", err, fault.Of(err), c.code)
+			case err == nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v (%v), want %v", err, fault.CodeOf(err), c.code)
 			}
 			if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
 				t.Errorf("left in the account: %+v", l)
@@ -318,7 +318,7 @@ func TestGenerateEndpoint(t *testing.T) {
 		s, card := served(t, nil)
 		at := spec(t, s.URL())
 		at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
-		return mimictest.Unguided(openedBy(t, at, card, func(p *probe) { p.endpoints = p.endpoints[1:] }))
+		return enginemocktest.WithoutGrammar(openedBy(t, at, card, func(p *serverProbe) { p.endpoints = p.endpoints[1:] }))
 	}})
 }
 
@@ -360,7 +360,7 @@ func TestOpenRefuses(t *testing.T) {
 			s.URL = u
 		}, "--enable-scale-out"},
 		"nothing at all": {func(s *remote.Spec) {
-			u, _ := url.Parse(hiding(t, s.URL.String(), append(passed(), pathGenerate)...))
+			u, _ := url.Parse(hiding(t, s.URL.String(), append(passthroughPaths(), pathGenerate)...))
 			s.URL = u
 		}, "neither tokens nor texts"},
 		"no block size": {func(s *remote.Spec) {
@@ -382,19 +382,19 @@ func TestOpenRefuses(t *testing.T) {
 
 // TestOpenFinds checks that the card has what the server reports.
 func TestOpenFinds(t *testing.T) {
-	adapters := func(c *mimic.Config) {
-		c.Adapters = []mimic.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
+	adapters := func(c *enginemock.Config) {
+		c.Adapters = []enginemock.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
 		c.Models = []string{"tiny", "also"}
-		c.Faults = []mimic.Fault{{Kind: mimic.FaultLoading, Count: 3}}
+		c.Faults = []enginemock.Fault{{Kind: enginemock.FaultLoading, Count: 3}}
 	}
 	r := run(t, adapters, func(s *remote.Spec) { s.BlockSize = 32 })
 	card := r.Card()
 	if card.Name != "tiny" || !slices.Equal(card.Aliases, []string{"also"}) || !slices.Equal(card.Adapters, []string{"ad-a", "ad-b"}) ||
-		card.BlockSize != 32 || card.Blocks != 32 || card.ContextLength != 512 || card.Engine != "vllm" || !card.Guided {
+		card.BlockSize != 32 || card.Blocks != 32 || card.ContextLength != 512 || card.Engine != "vllm" || !card.StructuredOutput {
 		t.Errorf("%+v", card)
 	}
-	if want := passed()[:2]; !slices.Equal(r.Passes()[:2], want) {
-		t.Errorf("passes %v", r.Passes())
+	if want := passthroughPaths()[:2]; !slices.Equal(r.PassthroughPaths()[:2], want) {
+		t.Errorf("passes %v", r.PassthroughPaths())
 	}
 	// An adapter's blocks are its own, and so are a salt's.
 	for i, change := range []func(*engine.Request){
@@ -416,7 +416,7 @@ func TestOpenFinds(t *testing.T) {
 // TestRanks checks that each data-parallel rank has an adapter of its own, with only that rank's requests and
 // events.
 func TestRanks(t *testing.T) {
-	s, card := served(t, func(c *mimic.Config) { c.Ranks = 2 })
+	s, card := served(t, func(c *enginemock.Config) { c.Ranks = 2 })
 	var rigs []*rig
 	for rank := range 2 {
 		at := spec(t, s.URL())
@@ -455,15 +455,15 @@ func TestPreprocess(t *testing.T) {
 
 // TestPass checks that a chat is passed through, and that its usage is recorded.
 func TestPass(t *testing.T) {
-	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePass })
-	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented {
+	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePassthrough })
+	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("tokens in mode pass: %v", err)
 	}
 	body := fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":%q}],"max_tokens":4,"stream":true}`, strings.Repeat("Where does the water go? ", 20))
 	for _, hot := range []bool{false, true} {
 		var data strings.Builder
-		var last engine.PassPiece
-		err := r.Pass(r.ctx, &engine.PassRequest{ID: "p", Attempt: 1, Model: "tiny", Path: "/v1/chat/completions", Stream: true, Body: []byte(body)}, func(p *engine.PassPiece) error {
+		var last engine.PassthroughChunk
+		err := r.PassThrough(r.ctx, &engine.PassthroughRequest{ID: "p", Attempt: 1, Model: "tiny", Path: "/v1/chat/completions", Stream: true, Body: []byte(body)}, func(p *engine.PassthroughChunk) error {
 			data.Write(p.Data)
 			last = *p
 			return nil
@@ -481,7 +481,7 @@ func TestPass(t *testing.T) {
 // goroutine (TestMain) and no connection behind, and an engine that serves.
 func TestStorm(t *testing.T) {
 	r := run(t, nil, nil)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
 		t.Fatal(err)
 	}
 	gate := make(chan struct{}, 64)

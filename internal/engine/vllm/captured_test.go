@@ -111,7 +111,7 @@ func answered(t *testing.T, dir, version, path, other string) {
 		t.Errorf("the version is not in %q", card.Numerics)
 	}
 	seen := 0
-	for _, r := range enginetest.Recordings(t, dir) {
+	for _, r := range enginetest.ReadRecordings(t, dir) {
 		var asked question
 		if r.Path != path || !strings.HasPrefix(r.Name, "ask-") {
 			continue

@@ -19,7 +19,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // looking returns a request for the prompt of a conversation that shows a picture.
@@ -74,7 +74,7 @@ func TestFeatures(t *testing.T) {
 	}
 	plain := about(made, 4)
 	plain.Features = nil
-	if _, err := enginetest.Generate(taker.ctx, taker.Engine, plain); fault.Of(err) != fault.Invalid {
+	if _, err := enginetest.Generate(taker.ctx, taker.Engine, plain); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a picture that nobody sent: %v", err)
 	}
 }
@@ -104,16 +104,16 @@ func TestFeaturesRefused(t *testing.T) {
 		t.Errorf("the engine has refused nothing: %v", got)
 	}
 	invalid := about(made, 4)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures, Status: http.StatusBadRequest, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultFeatures, Status: http.StatusBadRequest, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := enginetest.Generate(r.ctx, r.Engine, invalid); !refusedFeatures(err) || len(codes(r.Warnings())) != 0 {
 		t.Errorf("what may be the client's mistake: %v, %v", err, r.Warnings())
 	}
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := enginetest.Generate(r.ctx, r.Engine, about(made, 4)); fault.Of(err) != fault.Unavailable {
+	if _, err := enginetest.Generate(r.ctx, r.Engine, about(made, 4)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an engine that is away: %v", err)
 	}
 	if _, err := enginetest.Generate(r.ctx, r.Engine, dataless); !refusedFeatures(err) {
@@ -124,7 +124,7 @@ func TestFeaturesRefused(t *testing.T) {
 	}
 	resumed := about(made, 8)
 	resumed.Generated, resumed.Features = [][]kv.Token{{5, 6}}, dataless.Features
-	if _, err := enginetest.Generate(r.ctx, r.Engine, resumed); fault.Of(err) != fault.Unavailable {
+	if _, err := enginetest.Generate(r.ctx, r.Engine, resumed); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an answer that has begun elsewhere can go on at a third: %v", err)
 	}
 	if p, err := r.Preprocess(r.ctx, looking(true)); err != nil || p.Features != nil || len(p.Media) != 1 {
@@ -135,13 +135,13 @@ func TestFeaturesRefused(t *testing.T) {
 // TestFeaturesOff checks that features are not requested from a server that does not return or take them.
 func TestFeaturesOff(t *testing.T) {
 	for what, c := range map[string]struct {
-		server func(*mimic.Config)
+		server func(*enginemock.Config)
 		spec   func(*remote.Spec)
 	}{
-		"it fails over them":   {server: func(c *mimic.Config) { c.Faults = []mimic.Fault{{Kind: mimic.FaultFeatures}} }},
-		"without --scale-out":  {server: func(c *mimic.Config) { c.Features.Tokens = mimic.Off }},
-		"requests as they are": {spec: func(s *remote.Spec) { s.Mode = remote.ModePass }},
-		"a model of texts": {server: func(c *mimic.Config) {
+		"it fails over them":   {server: func(c *enginemock.Config) { c.Faults = []enginemock.Fault{{Kind: enginemock.FaultFeatures}} }},
+		"without --scale-out":  {server: func(c *enginemock.Config) { c.Features.Tokens = enginemock.Off }},
+		"requests as they are": {spec: func(s *remote.Spec) { s.Mode = remote.ModePassthrough }},
+		"a model of texts": {server: func(c *enginemock.Config) {
 			blind := *c.Pipe
 			blind.SetFamily(nil)
 			c.Pipe = &blind
@@ -189,7 +189,7 @@ func TestFeaturesTooLarge(t *testing.T) {
 			t.Errorf("large %v: %d bytes, %v", is, len(p.Features), err)
 		}
 	}
-	if err := render(context.Background(), e.client, nil, pathRender, []byte("{}"), new(engine.Preprocessed)); !errors.Is(err, errTooMuch) {
+	if err := fetchPrompt(context.Background(), e.client, nil, pathRender, []byte("{}"), new(engine.Preprocessed)); !errors.Is(err, errFeaturesTooLarge) {
 		t.Errorf("%.200s", strings.TrimSpace(err.Error()))
 	}
 }

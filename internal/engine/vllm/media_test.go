@@ -11,29 +11,29 @@ import (
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // TestFindsMedia checks that the model's media are found by probes, unless the settings give them.
 func TestFindsMedia(t *testing.T) {
 	for _, c := range []struct {
 		what        string
-		server      func(*mimic.Config)
-		probe       func(*probe)
+		server      func(*enginemock.Config)
+		probe       func(*serverProbe)
 		media, keys string
 	}{
-		{"a model that sees and hears", nil, func(*probe) {}, "audio image video", engine.MediaKeysUUID},
-		{"one of texts", func(c *mimic.Config) {
+		{"a model that sees and hears", nil, func(*serverProbe) {}, "audio image video", engine.MediaKeysUUID},
+		{"one of texts", func(c *enginemock.Config) {
 			blind := *c.Pipe
 			blind.SetFamily(nil)
 			c.Pipe = &blind
-		}, func(*probe) {}, "", ""},
-		{"settings", nil, func(p *probe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
-		{"none, by the settings", nil, func(p *probe) { p.cfg.Media = []string{} }, "", ""},
+		}, func(*serverProbe) {}, "", ""},
+		{"settings", nil, func(p *serverProbe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
+		{"none, by the settings", nil, func(p *serverProbe) { p.cfg.Media = []string{} }, "", ""},
 	} {
 		s, card := served(t, c.server)
 		got := openedBy(t, spec(t, s.URL()), card, c.probe).Card()
-		if strings.Join(got.Media, " ") != c.media || got.MediaKeys != c.keys || got.Attaches {
+		if strings.Join(got.Media, " ") != c.media || got.MediaKeys != c.keys || got.AcceptsObjects {
 			t.Errorf("%s: it sees %v and is told %q, want %q and %q", c.what, got.Media, got.MediaKeys, c.media, c.keys)
 		}
 	}

@@ -34,7 +34,7 @@ func simulated(t testing.TB) (open func(rank int) (engine.Engine, error), card e
 	if err != nil {
 		t.Fatal(err)
 	}
-	timing, err := sim.Preset("mocker")
+	timing, err := sim.PresetTiming("mocker")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func zmq(t testing.TB, s string) (e zmtp.Endpoint) {
 // opened returns an engine of the spec whose model is that of card.
 func opened(t testing.TB, s remote.Spec, card engine.Card) *Engine {
 	t.Helper()
-	return openedBy(t, s, card, func(*probe) {})
+	return openedBy(t, s, card, func(*serverProbe) {})
 }
 
 // openedBy is opened, with a change to the probe.
-func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)) *Engine {
+func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*serverProbe)) *Engine {
 	t.Helper()
 	p, err := newProbe(&Config{Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS})
 	if err != nil {
@@ -90,7 +90,7 @@ func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)
 	}
 	t.Cleanup(p.client.Close)
 	change(p)
-	e, err := p.open(context.Background())
+	e, err := p.openEngine(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

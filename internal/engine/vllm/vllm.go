@@ -13,7 +13,7 @@ import (
 )
 
 // Config names the server and what is known of its model.
-type Config = remote.Opening
+type Config = remote.OpenConfig
 
 // Engine is a vLLM server as an engine. Open it with [Open].
 type Engine struct {
@@ -25,16 +25,16 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine         = (*Engine)(nil)
-	_ engine.KVSource       = (*Engine)(nil)
-	_ engine.LoadSource     = (*Engine)(nil)
-	_ engine.WarningSource  = (*Engine)(nil)
-	_ engine.AdapterSource  = (*Engine)(nil)
-	_ engine.AdapterWatcher = (*Engine)(nil)
-	_ engine.Preprocessor   = (*Engine)(nil)
-	_ engine.Passer         = (*Engine)(nil)
-	_ remote.Dialect        = (*completions)(nil)
-	_ remote.Dialect        = (*generate)(nil)
+	_ engine.Engine            = (*Engine)(nil)
+	_ engine.KVSource          = (*Engine)(nil)
+	_ engine.LoadSource        = (*Engine)(nil)
+	_ engine.WarningSource     = (*Engine)(nil)
+	_ engine.AdapterSource     = (*Engine)(nil)
+	_ engine.AdapterWatcher    = (*Engine)(nil)
+	_ engine.Preprocessor      = (*Engine)(nil)
+	_ engine.PassthroughEngine = (*Engine)(nil)
+	_ remote.Dialect           = (*completionsDialect)(nil)
+	_ remote.Dialect           = (*generateDialect)(nil)
 )
 
 // Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
@@ -44,7 +44,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := p.open(ctx)
+	e, err := p.openEngine(ctx)
 	if err != nil {
 		p.client.Close()
 		return nil, err
@@ -53,7 +53,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 // rankHeaders returns the headers that pin a call to a data-parallel rank.
-func pin(spec *remote.Spec) []string {
+func rankHeaders(spec *remote.Spec) []string {
 	if spec.Rank == remote.AnyRank || spec.Ranks <= 1 {
 		return nil
 	}
@@ -61,7 +61,7 @@ func pin(spec *remote.Spec) []string {
 }
 
 // upstreamModel returns the server's name of a request's model: an adapter has its own name.
-func (e *Engine) upstream(lora string) string {
+func (e *Engine) upstreamModel(lora string) string {
 	if lora != "" {
 		return lora
 	}
@@ -69,37 +69,37 @@ func (e *Engine) upstream(lora string) string {
 }
 
 // checkAlive checks that the server answers and serves the same model.
-func (p *probe) alive(ctx context.Context) error {
-	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+func (p *serverProbe) checkAlive(ctx context.Context) error {
+	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	var now models
-	if err := now.read(ctx, p.client); err != nil {
+	var now modelList
+	if err := now.fetchModels(ctx, p.client); err != nil {
 		return err
 	}
 	i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID })
 	switch host := p.cfg.Spec.URL.Host; {
 	case i < 0 || now.Data[i].Root != p.base.Root:
-		return remote.Another(host, "another model")
+		return remote.DifferentEngineError(host, "another model")
 	case now.Data[i].MaxModelLen != p.base.MaxModelLen:
-		return remote.Another(host, "another context length")
+		return remote.DifferentEngineError(host, "another context length")
 	}
-	return p.stillReusesNothing(ctx)
+	return p.checkPrefixCacheOff(ctx)
 }
 
 // checkPrefixCacheOff checks that a server without prefix cache still has none: a cache would have to be
 // followed, and its salts proven.
-func (p *probe) stillReusesNothing(ctx context.Context) error {
-	if !p.reusesNothing() {
+func (p *serverProbe) checkPrefixCacheOff(ctx context.Context) error {
+	if !p.isPrefixCacheOff() {
 		return nil
 	}
-	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
 	if err != nil {
 		return err
 	}
-	now := probe{}
-	if now.cache.take(text, p.cfg.Spec.Rank); !now.reusesNothing() {
-		return remote.Another(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
+	now := serverProbe{}
+	if now.cache.parseMetrics(text, p.cfg.Spec.Rank); !now.isPrefixCacheOff() {
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func TestLearnsWarmServer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				chain := h.Chain(nil, req.Prompt, nil)
+				chain := h.AppendSeqHashes(nil, req.Prompt, nil)
 				return r.cached(t, req), chain[len(chain)-1]
 			}
 			ask(before, 1, 1)
@@ -53,7 +53,7 @@ func TestLearnsWarmServer(t *testing.T) {
 				}
 			}
 			s := r.Stats()
-			if s.Compared-begun.Compared != 16 || s.Apart-begun.Apart != 1 || s.Reported-s.Predicted != begun.Reported-begun.Predicted+128 {
+			if s.Compared-begun.Compared != 16 || s.Mismatched-begun.Mismatched != 1 || s.Reported-s.Predicted != begun.Reported-begun.Predicted+128 {
 				t.Errorf("predicted beside reported: %+v, before %+v", s, begun)
 			}
 			if slices.Contains(codes(r.Warnings()), engine.WarnOrphans) {
@@ -66,12 +66,12 @@ func TestLearnsWarmServer(t *testing.T) {
 // has waits until the adapter knows a block of the server's.
 func (r *rig) has(t *testing.T, seq kv.SeqHash) {
 	t.Helper()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.WatchKV(ctx, replica.Sink) }()
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
 		t.Errorf("the adapter never knows of block %x", seq)
 	}
 	cancel()

@@ -16,7 +16,7 @@ const MinBacklog = 1024
 
 // Broadcaster serves the watchers of one engine. The engine publishes every change, and describes its cache
 // when [Broadcaster.NeedsDescription] returns true; it never waits for a watcher.
-type Hub struct {
+type Broadcaster struct {
 	limit int
 
 	mu struct {
@@ -28,15 +28,15 @@ type Hub struct {
 
 // New returns a broadcaster without watchers. The backlog of a watcher is limited to limit block hashes, not
 // counting a description.
-func New(limit int) *Hub { return &Hub{limit: limit} }
+func New(limit int) *Broadcaster { return &Broadcaster{limit: limit} }
 
 // watcher is one call of Watch. The broadcaster's mutex guards all fields except ready.
 type watcher struct {
-	ready   chan struct{} // of capacity 1
-	state   watching
-	backlog []kv.Event
-	handed  []kv.Event // last result of takeBacklog
-	names   int        // in backlog, not counting a description
+	ready         chan struct{} // of capacity 1
+	state         watcherState
+	backlog       []kv.Event
+	lastTaken     []kv.Event // last result of takeBacklog
+	backlogHashes int        // in backlog, not counting a description
 }
 
 // watcherState is what a watcher needs next.
@@ -44,20 +44,20 @@ type watcher struct {
 //	needsDescription   a description of the cache follows; then following
 //	following          changes follow; backlogFull when the backlog is full
 //	backlogFull        needsDescription when it takes its backlog
-type watching uint8
+type watcherState uint8
 
 const (
-	wants watching = iota
-	follows
-	lost
+	needsDescription watcherState = iota
+	following
+	backlogFull
 )
 
 // Watch reports to sink as engine.KVSource specifies. It calls ask, in its own goroutine, when the engine
 // must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after
 // StopWatches.
-func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
-	w := h.join()
-	defer h.part(w)
+func (h *Broadcaster) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
+	w := h.addWatcher()
+	defer h.removeWatcher(w)
 	ask()
 	for {
 		select {
@@ -65,7 +65,7 @@ func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]
 		case <-ctx.Done():
 			return nil
 		}
-		events, again, over := h.take(w)
+		events, again, over := h.takeBacklog(w)
 		if again {
 			ask()
 		}
@@ -80,18 +80,18 @@ func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]
 	}
 }
 
-func (h *Hub) join() *watcher {
+func (h *Broadcaster) addWatcher() *watcher {
 	w := &watcher{ready: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.watchers = append(h.mu.watchers, w)
 	if h.mu.stopped {
-		w.notify()
+		w.signalReady()
 	}
 	return w
 }
 
-func (h *Hub) part(w *watcher) {
+func (h *Broadcaster) removeWatcher(w *watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, o := range h.mu.watchers {
@@ -103,7 +103,7 @@ func (h *Hub) part(w *watcher) {
 }
 
 // Publish adds events to the backlog of every watcher which is following. It keeps their slices.
-func (h *Hub) Publish(events []kv.Event) {
+func (h *Broadcaster) Publish(events []kv.Event) {
 	if len(events) == 0 {
 		return
 	}
@@ -114,25 +114,25 @@ func (h *Hub) Publish(events []kv.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state != follows {
+		if w.state != following {
 			continue
 		}
-		if w.names+names > h.limit {
-			w.state, w.backlog, w.names = lost, nil, 0
+		if w.backlogHashes+names > h.limit {
+			w.state, w.backlog, w.backlogHashes = backlogFull, nil, 0
 		} else {
 			w.backlog = append(w.backlog, events...)
-			w.names += names
+			w.backlogHashes += names
 		}
-		w.notify()
+		w.signalReady()
 	}
 }
 
 // NeedsDescription reports whether a watcher waits for a description.
-func (h *Hub) Wanting() bool {
+func (h *Broadcaster) NeedsDescription() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state == wants {
+		if w.state == needsDescription {
 			return true
 		}
 	}
@@ -141,20 +141,20 @@ func (h *Hub) Wanting() bool {
 
 // SendDescription gives a description of the cache, a Cleared event and Stored events, to every watcher that
 // needs one. All changes up to it have been published. It keeps the slices.
-func (h *Hub) Describe(dump []kv.Event) {
+func (h *Broadcaster) SendDescription(dump []kv.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state == wants {
-			w.state = follows
+		if w.state == needsDescription {
+			w.state = following
 			w.backlog = append(w.backlog[:0], dump...)
-			w.notify()
+			w.signalReady()
 		}
 	}
 }
 
 // WatcherCount returns the number of watchers.
-func (h *Hub) Watchers() int {
+func (h *Broadcaster) WatcherCount() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.mu.watchers)
@@ -165,30 +165,30 @@ const maxKept = 1024
 
 // takeBacklog empties the backlog of w. The result is valid until the next call, which reuses its memory.
 // again says that the engine must describe the cache to w; stopped that no more events come.
-func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
+func (h *Broadcaster) takeBacklog(w *watcher) (events []kv.Event, again, stopped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.state == lost {
-		w.state, again = wants, true
+	if w.state == backlogFull {
+		w.state, again = needsDescription, true
 	}
-	if clear(w.handed); cap(w.handed) > maxKept {
-		w.handed = nil
+	if clear(w.lastTaken); cap(w.lastTaken) > maxKept {
+		w.lastTaken = nil
 	}
-	w.backlog, w.handed, w.names = w.handed[:0], w.backlog, 0
-	return w.handed, again, h.mu.stopped
+	w.backlog, w.lastTaken, w.backlogHashes = w.lastTaken[:0], w.backlog, 0
+	return w.lastTaken, again, h.mu.stopped
 }
 
 // StopWatches ends all watches after their backlogs.
-func (h *Hub) Stop() {
+func (h *Broadcaster) StopWatches() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.stopped = true
 	for _, w := range h.mu.watchers {
-		w.notify()
+		w.signalReady()
 	}
 }
 
-func (w *watcher) notify() {
+func (w *watcher) signalReady() {
 	select {
 	case w.ready <- struct{}{}:
 	default: // ready is already set

@@ -12,7 +12,7 @@ var errRefused = errors.New("the address is none that may be fetched from")
 
 // Networks from which fetching is never allowed: they never host public files. Sources: RFC 6890
 // and the IANA registries of special-purpose addresses.
-var neverNets = prefixes(
+var forbiddenNets = parsePrefixes(
 	"0.0.0.0/8",          // this network
 	"169.254.0.0/16",     // link-local, with the metadata service of most clouds
 	"100.100.100.200/32", // metadata service of Alibaba Cloud
@@ -38,7 +38,7 @@ var neverNets = prefixes(
 )
 
 // Private networks, from which fetching is allowed only with AllowPrivate.
-var privateNets = prefixes(
+var privateNets = parsePrefixes(
 	"10.0.0.0/8",
 	"100.64.0.0/10", // carrier-grade NAT
 	"127.0.0.0/8",
@@ -51,7 +51,7 @@ var privateNets = prefixes(
 )
 
 // IPv6 networks which embed an IPv4 address, and its byte offset: the embedded address is checked.
-var carriers = []struct {
+var embeddedIPv4 = []struct {
 	net netip.Prefix
 	at  int
 }{
@@ -61,10 +61,10 @@ var carriers = []struct {
 }
 
 // globalUnicast contains the public IPv6 addresses.
-var global = netip.MustParsePrefix("2000::/3")
+var globalUnicast = netip.MustParsePrefix("2000::/3")
 
 // parsePrefixes parses a table of networks.
-func prefixes(list ...string) []netip.Prefix {
+func parsePrefixes(list ...string) []netip.Prefix {
 	nets := make([]netip.Prefix, len(list))
 	for i, s := range list {
 		nets[i] = netip.MustParsePrefix(s)
@@ -73,7 +73,7 @@ func prefixes(list ...string) []netip.Prefix {
 }
 
 // containsAddr reports whether one of nets contains a.
-func in(nets []netip.Prefix, a netip.Addr) bool {
+func containsAddr(nets []netip.Prefix, a netip.Addr) bool {
 	for _, n := range nets {
 		if n.Contains(a) {
 			return true
@@ -83,16 +83,16 @@ func in(nets []netip.Prefix, a netip.Addr) bool {
 }
 
 // checkAddress returns an error unless connections to a are allowed.
-func (c *Config) judge(a netip.Addr) error {
+func (c *Config) checkAddress(a netip.Addr) error {
 	a = a.Unmap()
 	switch {
 	case !a.IsValid() || a.Zone() != "":
 		return errRefused
-	case in(c.AllowNets, a):
+	case containsAddr(c.AllowNets, a):
 		return nil
-	case in(neverNets, a):
+	case containsAddr(forbiddenNets, a):
 		return errRefused
-	case in(privateNets, a):
+	case containsAddr(privateNets, a):
 		if c.AllowPrivate {
 			return nil
 		}
@@ -100,17 +100,17 @@ func (c *Config) judge(a netip.Addr) error {
 	case a.Is4():
 		return nil
 	}
-	for _, t := range carriers {
+	for _, t := range embeddedIPv4 {
 		if t.net.Contains(a) {
 			b := a.As16()
-			return c.judge(netip.AddrFrom4([4]byte(b[t.at : t.at+4])))
+			return c.checkAddress(netip.AddrFrom4([4]byte(b[t.at : t.at+4])))
 		}
 	}
 	b := a.As16()
 	if (b[8] == 0 || b[8] == 2) && b[9] == 0 && b[10] == 0x5E && b[11] == 0xFE { // ISATAP
-		return c.judge(netip.AddrFrom4([4]byte(b[12:])))
+		return c.checkAddress(netip.AddrFrom4([4]byte(b[12:])))
 	}
-	if !global.Contains(a) {
+	if !globalUnicast.Contains(a) {
 		return errRefused
 	}
 	return nil
@@ -119,7 +119,7 @@ func (c *Config) judge(a netip.Addr) error {
 // checkDial checks each address at the moment of connecting to it. So earlier DNS answers,
 // redirects and unusual forms of literal addresses cannot bypass the check: every connection passes
 // here.
-func (c *Config) control(network, address string, _ syscall.RawConn) error {
+func (c *Config) checkDial(network, address string, _ syscall.RawConn) error {
 	if network != "tcp4" && network != "tcp6" {
 		return fmt.Errorf("fetch dial %s: %w", network, errRefused)
 	}
@@ -127,7 +127,7 @@ func (c *Config) control(network, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return fmt.Errorf("fetch dial: %w", errRefused)
 	}
-	if err := c.judge(ap.Addr()); err != nil || c.dialled == nil {
+	if err := c.checkAddress(ap.Addr()); err != nil || c.dialled == nil {
 		return err
 	}
 	return c.dialled(ap.Addr())

@@ -13,37 +13,37 @@ import "slices"
 // Invariants: 0 <= held <= most for each claim; held is the sum over all claims, and never above
 // limit; the sum over the claims of a host or of a client is never above share; the claims are
 // safe.
-type budget struct {
+type downloadBudget struct {
 	limit, share int64
 	held         int64
-	claims       []*claim // in order of their start
+	claims       []*downloadClaim // in order of their start
 }
 
 // downloadClaim is what one download has reserved, and the most it may need at any time.
-type claim struct {
-	owner      owner
+type downloadClaim struct {
+	owner      account
 	held, most int64
 }
 
 // addClaim starts a download, which holds nothing yet. most is at most b.share.
-func (b *budget) add(c *claim) { b.claims = append(b.claims, c) }
+func (b *downloadBudget) addClaim(c *downloadClaim) { b.claims = append(b.claims, c) }
 
 // removeClaim ends a download. Its memory is free or passes to the caller.
-func (b *budget) remove(c *claim) {
+func (b *downloadBudget) removeClaim(c *downloadClaim) {
 	b.held -= c.held
 	c.held = 0
-	b.claims = slices.DeleteFunc(b.claims, func(other *claim) bool { return other == c })
+	b.claims = slices.DeleteFunc(b.claims, func(other *downloadClaim) bool { return other == c })
 }
 
 // resize changes what a download holds. The caller must have checked growth with isSafe.
-func (b *budget) resize(c *claim, by int64) {
+func (b *downloadBudget) resize(c *downloadClaim, by int64) {
 	c.held += by
 	b.held += by
 }
 
 // fitsShares reports whether the download's client and host stay within their shares with n more
 // bytes.
-func (b *budget) sharing(c *claim, n int64) bool {
+func (b *downloadBudget) fitsShares(c *downloadClaim, n int64) bool {
 	client, host := n, n
 	for _, other := range b.claims {
 		if other.owner.client == c.owner.client {
@@ -57,29 +57,29 @@ func (b *budget) sharing(c *claim, n int64) bool {
 }
 
 // budgetBounds selects the bounds to check.
-type bounds int
+type budgetBounds int
 
 const (
-	alone      bounds = iota // limit
-	withShares               // limit and share
+	limitOnly      budgetBounds = iota // limit
+	limitAndShares                     // limit and share
 )
 
 // isSafe reports whether all downloads could finish within the bounds, one after another, if c held
 // n more bytes.
-func (b *budget) safe(c *claim, n int64, within bounds) bool {
+func (b *downloadBudget) isSafe(c *downloadClaim, n int64, within budgetBounds) bool {
 	b.resize(c, n)
 	defer b.resize(c, -n)
 	free := b.limit - b.held
 	clients, hosts := map[string]int64{}, map[string]int64{}
-	if within == withShares {
+	if within == limitAndShares {
 		for _, c := range b.claims {
 			clients[c.owner.client] += c.held
 			hosts[c.owner.host] += c.held
 		}
 	}
-	finishes := func(c *claim) bool {
+	finishes := func(c *downloadClaim) bool {
 		need := c.most - c.held
-		return need <= free && (within == alone ||
+		return need <= free && (within == limitOnly ||
 			(c.owner.client == "" || clients[c.owner.client]+need <= b.share) &&
 				(c.owner.host == "" || hosts[c.owner.host]+need <= b.share))
 	}

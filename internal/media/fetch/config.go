@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
 // Config configures what a Fetcher may fetch, and its limits.
@@ -68,26 +68,26 @@ type Config struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
-	or(&c.MaxBytes, 64<<20)
-	or(&c.MaxPixels, probe.DefaultMaxPixels)
-	or(&c.MaxRedirects, 3)
-	or(&c.MaxFlights, 256)
-	or(&c.Timeout, 10*time.Second)
-	or(&c.DialTimeout, 3*time.Second)
-	or(&c.HeaderTimeout, 5*time.Second)
-	or(&c.IdleTimeout, 3*time.Second)
-	or(&c.MinRate, 16<<10)
-	or(&c.CacheBytes, 256<<20)
-	or(&c.CacheTTL, 5*time.Minute)
-	or(&c.Dimensions, 100_000)
-	or(&c.DimensionsTTL, 24*time.Hour)
+	setDefault(&c.MaxBytes, 64<<20)
+	setDefault(&c.MaxPixels, probe.DefaultMaxPixels)
+	setDefault(&c.MaxRedirects, 3)
+	setDefault(&c.MaxFlights, 256)
+	setDefault(&c.Timeout, 10*time.Second)
+	setDefault(&c.DialTimeout, 3*time.Second)
+	setDefault(&c.HeaderTimeout, 5*time.Second)
+	setDefault(&c.IdleTimeout, 3*time.Second)
+	setDefault(&c.MinRate, 16<<10)
+	setDefault(&c.CacheBytes, 256<<20)
+	setDefault(&c.CacheTTL, 5*time.Minute)
+	setDefault(&c.Dimensions, 100_000)
+	setDefault(&c.DimensionsTTL, 24*time.Hour)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 }
 
 // setDefault sets a zero value to its default.
-func or[T comparable](p *T, d T) {
+func setDefault[T comparable](p *T, d T) {
 	var zero T
 	if *p == zero {
 		*p = d
@@ -111,8 +111,8 @@ func (c *Config) Validate() error {
 	if c.MaxBytes < 1 || c.MaxBytes > 1<<34 {
 		bad("max bytes %d is not between 1 and 16 GiB", c.MaxBytes)
 	}
-	if c.CacheBytes < reserve(c.MaxBytes) {
-		bad("cache bytes %d have no room for one download of up to %d bytes: at least %d are needed", c.CacheBytes, c.MaxBytes, reserve(c.MaxBytes))
+	if c.CacheBytes < downloadMemory(c.MaxBytes) {
+		bad("cache bytes %d have no room for one download of up to %d bytes: at least %d are needed", c.CacheBytes, c.MaxBytes, downloadMemory(c.MaxBytes))
 	}
 	for _, n := range []struct {
 		name string
@@ -137,7 +137,7 @@ func (c *Config) Validate() error {
 
 // downloadMemory returns the peak memory of a download of at most n bytes: the buffer is copied
 // when it grows to its full size, from half of it.
-func reserve(n int64) int64 { return n + (n+1)/2 }
+func downloadMemory(n int64) int64 { return n + (n+1)/2 }
 
 // shareOf returns the share of all which one host or one client may use, where one download needs
 // up to least.

@@ -8,7 +8,7 @@ import (
 )
 
 // ParsedData is the content of a data: URI.
-type Data struct {
+type ParsedData struct {
 	MIME  string // in lower case, without parameters; text/plain if the URI has none
 	Bytes []byte
 }
@@ -29,7 +29,7 @@ func errData(message string) error {
 }
 
 // splitDataURI splits a data: URI.
-func split(uri string) (dataURI, error) {
+func splitDataURI(uri string) (dataURI, error) {
 	const scheme = "data:"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
 		return dataURI{}, errData("it does not begin with data:")
@@ -50,26 +50,26 @@ func split(uri string) (dataURI, error) {
 
 // ParseData decodes a data: URI. It rejects data of more than max bytes before it allocates
 // anything.
-func ParseData(uri string, max int64) (Data, error) {
-	d, err := split(uri)
+func ParseData(uri string, max int64) (ParsedData, error) {
+	d, err := splitDataURI(uri)
 	if err != nil {
-		return Data{}, err
+		return ParsedData{}, err
 	}
-	b, err := d.decode(max)
-	return Data{MIME: d.mime, Bytes: b}, err
+	b, err := d.decodeData(max)
+	return ParsedData{MIME: d.mime, Bytes: b}, err
 }
 
 // decodeData returns the data, of at most max bytes.
-func (d dataURI) decode(max int64) ([]byte, error) {
+func (d dataURI) decodeData(max int64) ([]byte, error) {
 	if !d.base64 {
-		return d.unescape(max)
+		return d.unescapeData(max)
 	}
 	text := d.data
-	if n := lineBreaks(text); n > 0 {
+	if n := countLineBreaks(text); n > 0 {
 		if int64(base64.RawStdEncoding.DecodedLen(len(text)-n)) > max+2 {
 			return nil, errTooLong()
 		}
-		text = joined(text, len(text)-n)
+		text = removeLineBreaks(text, len(text)-n)
 	}
 	text = strings.TrimRight(text, "=")
 	if int64(base64.RawStdEncoding.DecodedLen(len(text))) > max {
@@ -83,7 +83,7 @@ func (d dataURI) decode(max int64) ([]byte, error) {
 }
 
 // removeLineBreaks returns text without line breaks, which has n bytes.
-func joined(text string, n int) string {
+func removeLineBreaks(text string, n int) string {
 	var b strings.Builder
 	b.Grow(n)
 	for i := range len(text) {
@@ -100,7 +100,7 @@ func errTooLong() error {
 }
 
 // unescapeData decodes data which is percent-encoded instead of base64.
-func (d dataURI) unescape(most int64) ([]byte, error) {
+func (d dataURI) unescapeData(most int64) ([]byte, error) {
 	n := max(0, len(d.data)-2*strings.Count(d.data, "%"))
 	if int64(n) > most {
 		return nil, errTooLong()
@@ -111,7 +111,7 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 		if c == '%' {
 			high, low := -1, -1
 			if i+2 < len(d.data) {
-				high, low = digit(d.data[i+1]), digit(d.data[i+2])
+				high, low = hexDigit(d.data[i+1]), hexDigit(d.data[i+2])
 			}
 			if high < 0 || low < 0 {
 				return nil, errData("an escape is no hexadecimal number")
@@ -124,7 +124,7 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 }
 
 // hexDigit returns the value of a hexadecimal digit, -1 if c is none.
-func digit(c byte) int {
+func hexDigit(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
 		return int(c - '0')
@@ -135,6 +135,6 @@ func digit(c byte) int {
 }
 
 // countLineBreaks returns the number of line break characters in text.
-func lineBreaks(text string) int {
+func countLineBreaks(text string) int {
 	return strings.Count(text, "\n") + strings.Count(text, "\r")
 }

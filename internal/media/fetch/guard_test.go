@@ -40,20 +40,20 @@ func TestJudge(t *testing.T) {
 		addr := netip.MustParseAddr(a)
 		strict, intranet := Config{}, Config{AllowPrivate: true}
 		got := never
-		if strict.judge(addr) == nil {
+		if strict.checkAddress(addr) == nil {
 			got = public
-		} else if intranet.judge(addr) == nil {
+		} else if intranet.checkAddress(addr) == nil {
 			got = private
 		}
-		if got != want || got == public && intranet.judge(addr) != nil {
+		if got != want || got == public && intranet.checkAddress(addr) != nil {
 			t.Errorf("%s is %d, want %d", a, got, want)
 		}
 	}
 	named := Config{AllowNets: []netip.Prefix{netip.MustParsePrefix("169.254.7.0/24")}}
-	if named.judge(netip.MustParseAddr("::ffff:169.254.7.1")) != nil || named.judge(netip.MustParseAddr("169.254.8.1")) == nil || named.judge(netip.Addr{}) == nil {
+	if named.checkAddress(netip.MustParseAddr("::ffff:169.254.7.1")) != nil || named.checkAddress(netip.MustParseAddr("169.254.8.1")) == nil || named.checkAddress(netip.Addr{}) == nil {
 		t.Error("networks that are named are judged wrong")
 	}
-	if strictControl := (&Config{}).control("udp4", "8.8.8.8:53", nil); strictControl == nil {
+	if strictControl := (&Config{}).checkDial("udp4", "8.8.8.8:53", nil); strictControl == nil {
 		t.Error("something else than TCP is let through")
 	}
 }
@@ -102,7 +102,7 @@ func TestURLs(t *testing.T) {
 	}{{"example.com", true}, {"EXAMPLE.com.", true}, {"a.example.com", false}, {"a.example.org", true}, {"example.org", true}, {"badexample.org", false}, {"example.org.evil.com", false}, {"8.8.8.8", false}} {
 		cfg := Config{AllowHosts: []string{"Example.com", ".example.org"}}
 		cfg.EnsureDefaults()
-		if _, err := cfg.parse("http://" + c.host + "/x"); (err == nil) != c.ok {
+		if _, err := cfg.parseURL("http://" + c.host + "/x"); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.host, err)
 		}
 	}
@@ -447,12 +447,12 @@ func FuzzURL(f *testing.F) {
 	cfg := Config{}
 	cfg.EnsureDefaults()
 	f.Fuzz(func(t *testing.T, s string) {
-		u, err := cfg.parse(s)
+		u, err := cfg.parseURL(s)
 		if err != nil {
 			return
 		}
 		again, err := url.Parse(u.String())
-		if err != nil || cfg.check(again) != nil || again.Host != u.Host {
+		if err != nil || cfg.checkURL(again) != nil || again.Host != u.Host {
 			t.Fatalf("%q was let through, %q is not: %v", s, u, err)
 		}
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil && (a.IsLoopback() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) {

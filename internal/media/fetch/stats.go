@@ -13,10 +13,10 @@ type Stats struct {
 }
 
 // hitCounter counts lookups and cache hits.
-type tally struct{ asked, hits atomic.Uint64 }
+type hitCounter struct{ asked, hits atomic.Uint64 }
 
 // record counts a lookup.
-func (t *tally) note(hit bool) {
+func (t *hitCounter) record(hit bool) {
 	t.asked.Add(1)
 	if hit {
 		t.hits.Add(1)
@@ -26,7 +26,7 @@ func (t *tally) note(hit bool) {
 // Stats returns the counters so far.
 func (f *Fetcher) Stats() Stats {
 	return Stats{
-		Sizes: f.sizeTally.asked.Load(), SizeHits: f.sizeTally.hits.Load(),
-		Files: f.fileTally.asked.Load(), FileHits: f.fileTally.hits.Load(), Bytes: f.Memory(),
+		Sizes: f.sizeCounter.asked.Load(), SizeHits: f.sizeCounter.hits.Load(),
+		Files: f.fileCounter.asked.Load(), FileHits: f.fileCounter.hits.Load(), Bytes: f.Memory(),
 	}
 }

@@ -16,13 +16,13 @@ import (
 // DecodeFrames decodes a video: a GIF, all its frames as rendered, or JPEG files in base64
 // separated by commas, which is the payload of a data: URI of type video/jpeg. The tensor is [F, H,
 // W, 3]; JPEG frames of different sizes are rejected. Other containers are ErrUnsupported.
-func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
+func DecodeFrames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
 	}
-	read := framesJPEG
+	read := decodeJPEGFrames
 	if hasMagic(file, "GIF8?a") {
-		read = framesGIF
+		read = decodeGIFFrames
 	}
 	v, err := read(file, &l)
 	if err != nil {
@@ -34,7 +34,7 @@ func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 }
 
 // videoFrames is a sequence of frames of one size.
-type video struct {
+type videoFrames struct {
 	width, height int
 	rgb           []byte
 	rate          float64
@@ -42,7 +42,7 @@ type video struct {
 }
 
 // ParseFramesURI returns the payload of a data: URI with JPEG frames in base64, for [DecodeFrames].
-func FramesURI(uri string) (payload string, ok bool) {
+func ParseFramesURI(uri string) (payload string, ok bool) {
 	const scheme = "data:video/jpeg;base64,"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
 		return "", false
@@ -53,7 +53,7 @@ func FramesURI(uri string) (payload string, ok bool) {
 // jpegStart is the base64 of the first three bytes of a JPEG.
 const jpegStart = "/9j/"
 
-func framesJPEG(payload []byte, l *Limits) (v video, err error) {
+func decodeJPEGFrames(payload []byte, l *Limits) (v videoFrames, err error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte(jpegStart)) {
 		return v, fmt.Errorf("neither a GIF nor JPEG frames in base64: %w", ErrUnsupported)
 	}
@@ -73,7 +73,7 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 		if err != nil || !hasMagic(file[:n], "\xff\xd8\xff") {
 			return v, fmt.Errorf("frame %d is not a JPEG in base64: %w", i, ErrMalformed)
 		}
-		p, err := decode(file[:n], &left)
+		p, err := decodeRGB(file[:n], &left)
 		switch {
 		case i > 0 && errors.Is(err, ErrTooLarge):
 			return v, fmt.Errorf("frame %d is larger than the first one of %d by %d pixels: %w", i, v.width, v.height, ErrTooLarge)
@@ -81,7 +81,7 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 			return v, fmt.Errorf("frame %d: %w", i, err)
 		case i == 0:
 			v.width, v.height = p.width, p.height
-			if err := l.within(v.width, v.height, count); err != nil {
+			if err := l.checkSize(v.width, v.height, count); err != nil {
 				return v, err
 			}
 			v.rgb = make([]byte, 0, len(p.rgb)*count) // at once: DecodeMemory counts no growth
@@ -95,7 +95,7 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 }
 
 // decodeGIFFrames renders a GIF: each frame is drawn over the result of the previous one.
-func framesGIF(file []byte, l *Limits) (v video, err error) {
+func decodeGIFFrames(file []byte, l *Limits) (v videoFrames, err error) {
 	defer func() { // see codec.read
 		if r := recover(); r != nil {
 			err = fmt.Errorf("GIF: the decoder gave up: %w", ErrMalformed)
@@ -103,21 +103,21 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 	}()
 	cfg, err := gif.DecodeConfig(bytes.NewReader(file))
 	if err != nil {
-		return v, fmt.Errorf("GIF: %w", refused(err))
+		return v, fmt.Errorf("GIF: %w", decoderError(err))
 	}
 	// Each frame is decoded to at most as many bytes as the screen has pixels.
-	count, rate, err := walkGIF(file, l.Frames)
+	count, rate, err := scanGIF(file, l.Frames)
 	if err == nil {
-		err = l.within(cfg.Width, cfg.Height, count)
+		err = l.checkSize(cfg.Width, cfg.Height, count)
 	}
 	if err != nil {
 		return v, fmt.Errorf("GIF: %w", err)
 	}
 	all, err := gif.DecodeAll(bytes.NewReader(file))
 	if err != nil {
-		return v, fmt.Errorf("GIF: %w", refused(err))
+		return v, fmt.Errorf("GIF: %w", decoderError(err))
 	}
-	screen := newPicture(cfg.Width, cfg.Height)
+	screen := newRGBImage(cfg.Width, cfg.Height)
 	v.width, v.height, v.rate = cfg.Width, cfg.Height, rate
 	v.rgb = make([]byte, 0, len(screen.rgb)*len(all.Image))
 	for i, frame := range all.Image {
@@ -125,57 +125,57 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 		if all.Disposal[i] == gif.DisposalPrevious {
 			before.rgb = bytes.Clone(screen.rgb)
 		}
-		overlay(&screen, frame)
+		drawFrame(&screen, frame)
 		v.rgb = append(v.rgb, screen.rgb...)
 		switch all.Disposal[i] {
 		case gif.DisposalPrevious:
 			screen = before
 		case gif.DisposalBackground:
-			blank(&screen, frame.Bounds())
+			clearRect(&screen, frame.Bounds())
 		}
 	}
 	return v, nil
 }
 
 // drawFrame draws the pixels of a frame that are not transparent.
-func overlay(p *picture, frame *image.Paletted) {
+func drawFrame(p *rgbImage, frame *image.Paletted) {
 	r := frame.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		dst := p.row(r.Min.X, y)
+		dst := p.rowFrom(r.Min.X, y)
 		for i, index := range frame.Pix[frame.PixOffset(r.Min.X, y):][:r.Dx()] {
 			if int(index) < len(frame.Palette) {
 				if _, _, _, alpha := frame.Palette[index].RGBA(); alpha == 0 {
 					continue
 				}
 			}
-			dst[3*i], dst[3*i+1], dst[3*i+2] = plain(frame.Palette, index)
+			dst[3*i], dst[3*i+1], dst[3*i+2] = paletteColor(frame.Palette, index)
 		}
 	}
 }
 
 // clearRect makes a part of the picture black.
-func blank(p *picture, r image.Rectangle) {
+func clearRect(p *rgbImage, r image.Rectangle) {
 	r = r.Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		clear(p.row(r.Min.X, y)[:3*r.Dx()])
+		clear(p.rowFrom(r.Min.X, y)[:3*r.Dx()])
 	}
 }
 
 // scanGIF counts the frames of a GIF by its blocks, without decoding, and returns its frame rate;
 // it stops above limit.
-func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
+func scanGIF(file []byte, limit int) (count int, rate float64, err error) {
 	const header, extension, frame, trailer = 13, 0x21, 0x2c, 0x3b
 	cut := fmt.Errorf("the file is cut off: %w", ErrMalformed)
 	if len(file) < header {
 		return 0, 0, cut
 	}
-	var t gifTime
-	for at := header + colours(file[10]); at < len(file); {
+	var t gifTiming
+	for at := header + colorTableSize(file[10]); at < len(file); {
 		switch file[at] {
 		case trailer:
-			return count, t.rate(count), nil
+			return count, t.frameRate(count), nil
 		case extension:
-			t.control(file[at:])
+			t.addControl(file[at:])
 			at += 2
 		case frame:
 			if at+10 > len(file) {
@@ -184,7 +184,7 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 			if count++; count > limit {
 				return count, 0, nil
 			}
-			at += 10 + colours(file[at+9]) + 1 // and the code size
+			at += 10 + colorTableSize(file[at+9]) + 1 // and the code size
 		default:
 			return 0, 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
 		}
@@ -204,11 +204,11 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 
 // gifTiming accumulates the display times of a GIF's frames as FFmpeg does (libavformat/gifdec.c),
 // and with it OpenCV and the engines.
-type gifTime struct{ controls, hundredths int }
+type gifTiming struct{ controls, hundredths int }
 
 // addControl adds the delay of an extension if that is a graphic control. Without a delay a frame
 // is shown for a tenth of a second.
-func (t *gifTime) control(extension []byte) {
+func (t *gifTiming) addControl(extension []byte) {
 	const label, size, noDelay = 0xf9, 4, 10
 	if len(extension) < 3+size || extension[1] != label || extension[2] != size {
 		return
@@ -223,7 +223,7 @@ func (t *gifTime) control(extension []byte) {
 
 // frameRate returns the frames per second according to the mean delay in whole hundredths. It is 0,
 // unknown, if a frame has no control.
-func (t *gifTime) rate(frames int) float64 {
+func (t *gifTiming) frameRate(frames int) float64 {
 	if frames == 0 || t.controls < frames {
 		return 0
 	}
@@ -231,7 +231,7 @@ func (t *gifTime) rate(frames int) float64 {
 }
 
 // colorTableSize returns the size of a color table in bytes, according to its flags.
-func colours(flags byte) int {
+func colorTableSize(flags byte) int {
 	if flags&0x80 == 0 {
 		return 0
 	}

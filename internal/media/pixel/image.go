@@ -23,11 +23,11 @@ import (
 // tensor is [H, W, 3] bytes of RGB, oriented according to the file's EXIF data. Transparency is
 // dropped, so the color below it shows, as in PIL's convert("RGB") (GIF: black); 16 bits become 8
 // by dropping the low ones; CMYK becomes RGB without a color profile.
-func Decode(file []byte, l Limits) (media.Tensor, media.Size, error) {
+func DecodeImage(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
 	}
-	p, err := decode(file, &l)
+	p, err := decodeRGB(file, &l)
 	if err != nil {
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode image: %w", err)
 	}
@@ -35,13 +35,13 @@ func Decode(file []byte, l Limits) (media.Tensor, media.Size, error) {
 }
 
 // rgbImage is rows of RGB.
-type picture struct {
+type rgbImage struct {
 	width, height int
 	rgb           []byte
 }
 
 // imageCodec is one format of pictures.
-type codec struct {
+type imageCodec struct {
 	name   string
 	magic  string // "?" matches any byte
 	config func(io.Reader) (image.Config, error)
@@ -50,7 +50,7 @@ type codec struct {
 	rgb func(y, cb, cr uint8) (r, g, b uint8)
 	// maxPixelsPerByte bounds the pixels which a byte of a file can encode, 0 if there is no bound;
 	// the decoders allocate what the header claims.
-	densest int
+	maxPixelsPerByte int
 }
 
 // In a deflate stream, two bits can encode a match of 258 bytes of 8 pixels. In a JPEG, a block of
@@ -60,8 +60,8 @@ const (
 	densestJPEG    = 2 * 64 * 8
 )
 
-func codecs() []codec {
-	return []codec{
+func imageCodecs() []imageCodec {
+	return []imageCodec{
 		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, densestJPEG},
 		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, densestDeflate},
 		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, 0},
@@ -85,50 +85,50 @@ func hasMagic(file []byte, magic string) bool {
 }
 
 // decodeRGB decodes a file whose length was checked.
-func decode(file []byte, l *Limits) (picture, error) {
-	for _, c := range codecs() {
+func decodeRGB(file []byte, l *Limits) (rgbImage, error) {
+	for _, c := range imageCodecs() {
 		if hasMagic(file, c.magic) {
-			p, err := c.read(file, l)
+			p, err := c.decodeFile(file, l)
 			if err != nil {
-				return picture{}, fmt.Errorf("%s: %w", c.name, err)
+				return rgbImage{}, fmt.Errorf("%s: %w", c.name, err)
 			}
 			return p, nil
 		}
 	}
-	return picture{}, fmt.Errorf("neither JPEG, PNG, GIF, WebP, BMP nor TIFF: %w", ErrUnsupported)
+	return rgbImage{}, fmt.Errorf("neither JPEG, PNG, GIF, WebP, BMP nor TIFF: %w", ErrUnsupported)
 }
 
-func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
+func (c *imageCodec) decodeFile(file []byte, l *Limits) (_ rgbImage, err error) {
 	defer func() { // third-party decoders of untrusted files may panic
 		if v := recover(); v != nil {
 			err = fmt.Errorf("the decoder gave up: %w", ErrMalformed)
 		}
 	}()
-	if c.name == "WebP" && animatedWebP(file) {
-		return picture{}, fmt.Errorf("animated: %w", ErrUnsupported)
+	if c.name == "WebP" && isAnimatedWebP(file) {
+		return rgbImage{}, fmt.Errorf("animated: %w", ErrUnsupported)
 	}
 	cfg, err := c.config(bytes.NewReader(file))
 	if err != nil {
-		return picture{}, refused(err)
+		return rgbImage{}, decoderError(err)
 	}
-	if err := l.within(cfg.Width, cfg.Height, 1); err != nil {
-		return picture{}, err
+	if err := l.checkSize(cfg.Width, cfg.Height, 1); err != nil {
+		return rgbImage{}, err
 	}
-	if c.densest > 0 && cfg.Width*cfg.Height/c.densest > len(file) {
-		return picture{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
+	if c.maxPixelsPerByte > 0 && cfg.Width*cfg.Height/c.maxPixelsPerByte > len(file) {
+		return rgbImage{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
 	}
-	if c.name == "JPEG" && scans(file) > maxScans {
-		return picture{}, fmt.Errorf("the picture is sent in more than %d scans: %w", maxScans, ErrTooLarge)
+	if c.name == "JPEG" && countScans(file) > maxScans {
+		return rgbImage{}, fmt.Errorf("the picture is sent in more than %d scans: %w", maxScans, ErrTooLarge)
 	}
 	img, err := c.decode(bytes.NewReader(file))
 	if err != nil {
-		return picture{}, refused(err)
+		return rgbImage{}, decoderError(err)
 	}
-	p := newPicture(cfg.Width, cfg.Height)
-	if err := p.draw(img, c.rgb); err != nil {
-		return picture{}, err
+	p := newRGBImage(cfg.Width, cfg.Height)
+	if err := p.drawImage(img, c.rgb); err != nil {
+		return rgbImage{}, err
 	}
-	return p.upright(orientation(file)), nil
+	return p.orient(readOrientation(file)), nil
 }
 
 // maxScans bounds the scans of a JPEG over all of its pixels. Real pictures have some ten scans; a
@@ -136,7 +136,7 @@ func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
 const maxScans = 128
 
 // countScans counts the scans of a JPEG up to its end, or to one more than maxScans.
-func scans(file []byte) (n int) {
+func countScans(file []byte) (n int) {
 	const escape, firstRestart, lastRestart, end, scan = 0x00, 0xD0, 0xD7, 0xD9, 0xDA
 	for at := 2; n <= maxScans; {
 		i := bytes.IndexByte(file[min(at, len(file)):], 0xFF)
@@ -163,7 +163,7 @@ func scans(file []byte) (n int) {
 }
 
 // decoderError maps a decoder's error to this package's errors.
-func refused(err error) error {
+func decoderError(err error) error {
 	var (
 		jpegUnsupported jpeg.UnsupportedError
 		pngUnsupported  png.UnsupportedError
@@ -188,7 +188,7 @@ func refused(err error) error {
 }
 
 // isAnimatedWebP reports whether the flags of an extended WebP say that it is animated.
-func animatedWebP(file []byte) bool {
+func isAnimatedWebP(file []byte) bool {
 	const animation = 1 << 1
 	return hasMagic(file, "RIFF????WEBPVP8X") && len(file) > 20 && file[20]&animation != 0
 }

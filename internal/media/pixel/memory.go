@@ -12,12 +12,12 @@ import (
 // bytesPerPixel is the peak memory of decoding, in bytes per pixel of a picture. The maximum is a
 // progressive JPEG of four channels: 4 bytes for a coefficient of each, the channels, their colors,
 // and RGB.
-const perPixel = 28
+const bytesPerPixel = 28
 
 // DecodeMemory returns the peak memory of [DecodeObject] for a file, in bytes, including the
 // tensor, according to the file's header. It is 0 for a file which DecodeObject rejects by its
 // header, and never more than the limits allow.
-func Memory(kind media.Kind, file []byte, l Limits) int64 {
+func DecodeMemory(kind media.Kind, file []byte, l Limits) int64 {
 	if checkBytes(file, &l) != nil {
 		return 0
 	}
@@ -30,23 +30,23 @@ func Memory(kind media.Kind, file []byte, l Limits) int64 {
 		}
 		return memoryOfJPEGs(file, &l)
 	case media.Audio:
-		if w, err := readWAV(file); err == nil && w.resampled() <= l.Samples {
-			return 4 * int64(w.resampled())
+		if w, err := readWAV(file); err == nil && w.resampledCount() <= l.Samples {
+			return 4 * int64(w.resampledCount())
 		}
 	}
 	return 0
 }
 
 func memoryOfImage(file []byte, l *Limits) int64 {
-	for _, c := range codecs() {
+	for _, c := range imageCodecs() {
 		if !hasMagic(file, c.magic) {
 			continue
 		}
 		cfg, err := c.config(bytes.NewReader(file))
-		if err != nil || l.within(cfg.Width, cfg.Height, 1) != nil {
+		if err != nil || l.checkSize(cfg.Width, cfg.Height, 1) != nil {
 			return 0
 		}
-		return perPixel * int64(cfg.Width) * int64(cfg.Height)
+		return bytesPerPixel * int64(cfg.Width) * int64(cfg.Height)
 	}
 	return 0
 }
@@ -58,8 +58,8 @@ func memoryOfGIF(file []byte, l *Limits) int64 {
 	if err != nil {
 		return 0
 	}
-	count, _, err := walkGIF(file, l.Frames)
-	if err != nil || l.within(cfg.Width, cfg.Height, count) != nil {
+	count, _, err := scanGIF(file, l.Frames)
+	if err != nil || l.checkSize(cfg.Width, cfg.Height, count) != nil {
 		return 0
 	}
 	return int64(cfg.Width) * int64(cfg.Height) * (4*int64(count) + 6)
@@ -71,8 +71,8 @@ func memoryOfJPEGs(payload []byte, l *Limits) int64 {
 	text, _, _ := bytes.Cut(payload, []byte{','})
 	cfg, err := jpeg.DecodeConfig(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(bytes.TrimSpace(text))))
 	count := 1 + bytes.Count(payload, []byte{','})
-	if err != nil || l.within(cfg.Width, cfg.Height, count) != nil {
+	if err != nil || l.checkSize(cfg.Width, cfg.Height, count) != nil {
 		return 0
 	}
-	return int64(cfg.Width)*int64(cfg.Height)*(perPixel+3*int64(count)) + int64(len(payload))
+	return int64(cfg.Width)*int64(cfg.Height)*(bytesPerPixel+3*int64(count)) + int64(len(payload))
 }

@@ -1,10 +1,10 @@
 package pixel
 
-import "penstock/core/media/probe"
+import "penstock/internal/media/probe"
 
 // orient returns the picture oriented according to EXIF: 2 to 4 are mirrored or rotated by 180
 // degrees, 5 to 8 have width and height exchanged. p must not be used afterwards.
-func (p picture) upright(orientation int) picture {
+func (p rgbImage) orient(orientation int) rgbImage {
 	if orientation < 2 || orientation > 8 {
 		return p
 	}
@@ -12,7 +12,7 @@ func (p picture) upright(orientation int) picture {
 	if orientation >= 5 {
 		w, h = h, w
 	}
-	q := newPicture(w, h)
+	q := newRGBImage(w, h)
 	for y := range h {
 		for x := range w {
 			fx, fy := x, y // source pixel
@@ -40,8 +40,8 @@ func (p picture) upright(orientation int) picture {
 
 // readOrientation returns the EXIF orientation of a picture, 1 to 8; 0 if unknown. It uses the
 // probe, so that the decoded size equals the size that was counted.
-func orientation(file []byte) int {
-	info, err := probe.Header(file)
+func readOrientation(file []byte) int {
+	info, err := probe.ReadHeader(file)
 	if err != nil {
 		return 0
 	}

@@ -34,14 +34,14 @@ type Limits struct {
 }
 
 // SampleRate is the sample rate of a decoded sound, in Hz.
-const Rate = 16_000
+const SampleRate = 16_000
 
 // EnsureDefaults replaces zero values by their defaults.
 func (l *Limits) EnsureDefaults() {
 	for _, f := range []struct {
 		field *int
 		value int
-	}{{&l.Bytes, 64 << 20}, {&l.Pixels, 1 << 26}, {&l.Frames, 1024}, {&l.Samples, 3600 * Rate}} {
+	}{{&l.Bytes, 64 << 20}, {&l.Pixels, 1 << 26}, {&l.Frames, 1024}, {&l.Samples, 3600 * SampleRate}} {
 		if *f.field == 0 {
 			*f.field = f.value
 		}
@@ -50,20 +50,20 @@ func (l *Limits) EnsureDefaults() {
 
 // DecodeObject decodes a file of the given kind with [DecodeImage], [DecodeFrames] or
 // [DecodeSamples].
-func Object(kind media.Kind, file []byte, l Limits) (media.Tensor, media.Size, error) {
+func DecodeObject(kind media.Kind, file []byte, l Limits) (media.Tensor, media.Size, error) {
 	switch kind {
 	case media.Image:
-		return Decode(file, l)
+		return DecodeImage(file, l)
 	case media.Video:
-		return Frames(file, l)
+		return DecodeFrames(file, l)
 	case media.Audio:
-		return Samples(file, l)
+		return DecodeSamples(file, l)
 	}
 	return media.Tensor{}, media.Size{}, fmt.Errorf("decode media of %v: %w", kind, ErrUnsupported)
 }
 
 // ContentKey returns the key of a decoded object, which depends on its content.
-func Key(kind media.Kind, t *media.Tensor) media.Key {
+func ContentKey(kind media.Kind, t *media.Tensor) media.Key {
 	const bytes, floats = 0, 1
 	if kind == media.Audio {
 		return media.PixelsKey(t.Shape, floats, t.Data)
@@ -74,7 +74,7 @@ func Key(kind media.Kind, t *media.Tensor) media.Key {
 // Check reports whether t has the shape of objects of a kind, with every dimension at least 1, and,
 // if the elements are present, the right number of bytes.
 func Check(kind media.Kind, t *media.Tensor) error {
-	size, ok := sizeOf(kind, t.Shape)
+	size, ok := tensorSize(kind, t.Shape)
 	switch {
 	case !ok:
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
@@ -86,7 +86,7 @@ func Check(kind media.Kind, t *media.Tensor) error {
 
 // tensorSize returns the size in bytes of a tensor of that shape; ok is false if the shape is
 // invalid for the kind.
-func sizeOf(kind media.Kind, shape []int) (bytes int64, ok bool) {
+func tensorSize(kind media.Kind, shape []int) (bytes int64, ok bool) {
 	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], int64(1)
 	if kind == media.Audio {
 		bytes = 4
@@ -108,7 +108,7 @@ const maxTensor = 1 << 40
 
 // checkSize checks the size of a picture or video, frames being 1 for a picture, before memory is
 // allocated for it.
-func (l *Limits) within(width, height, frames int) error {
+func (l *Limits) checkSize(width, height, frames int) error {
 	switch {
 	case width < 1 || height < 1 || frames < 1:
 		return fmt.Errorf("%d frames of %d by %d pixels: %w", frames, width, height, ErrMalformed)

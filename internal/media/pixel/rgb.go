@@ -6,22 +6,22 @@ import (
 	"image/color"
 )
 
-func newPicture(width, height int) picture {
-	return picture{width: width, height: height, rgb: make([]byte, 3*width*height)}
+func newRGBImage(width, height int) rgbImage {
+	return rgbImage{width: width, height: height, rgb: make([]byte, 3*width*height)}
 }
 
 // rowFrom returns the part of row y from x on.
-func (p *picture) row(x, y int) []byte { return p.rgb[3*(y*p.width+x) : 3*(y+1)*p.width] }
+func (p *rgbImage) rowFrom(x, y int) []byte { return p.rgb[3*(y*p.width+x) : 3*(y+1)*p.width] }
 
 // drawImage draws img at its bounds, clipped to the picture. rgb converts luma and chroma to
 // colors.
-func (p *picture) draw(img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8)) error {
+func (p *rgbImage) drawImage(img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8)) error {
 	r := img.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	if r.Empty() {
 		return fmt.Errorf("no pixels: %w", ErrMalformed)
 	}
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		drawRow(p.row(r.Min.X, y), img, rgb, r.Min.X, r.Max.X, y)
+		drawRow(p.rowFrom(r.Min.X, y), img, rgb, r.Min.X, r.Max.X, y)
 	}
 	return nil
 }
@@ -47,16 +47,16 @@ func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uin
 			dst[3*i], dst[3*i+1], dst[3*i+2] = v, v, v
 		}
 	case *image.NRGBA:
-		every(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
 	case *image.RGBA:
-		every(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
 	case *image.NRGBA64:
-		every(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
 	case *image.RGBA64:
-		every(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
 	case *image.Paletted:
 		for i, v := range m.Pix[m.PixOffset(x, y):][:n] {
-			dst[3*i], dst[3*i+1], dst[3*i+2] = plain(m.Palette, v)
+			dst[3*i], dst[3*i+1], dst[3*i+2] = paletteColor(m.Palette, v)
 		}
 	case *image.CMYK:
 		from := m.Pix[m.PixOffset(x, y):][:4*n]
@@ -73,7 +73,7 @@ func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uin
 
 // copyChannels copies the first three channels of each pixel of stride bytes: the high byte of each
 // channel of width bytes.
-func every(dst, from []byte, stride, width int) {
+func copyChannels(dst, from []byte, stride, width int) {
 	for i, j := 0, 0; i+2 < len(dst); i, j = i+3, j+stride {
 		dst[i], dst[i+1], dst[i+2] = from[j], from[j+width], from[j+2*width]
 	}
@@ -103,7 +103,7 @@ func videoToRGB(y, cb, cr uint8) (r, g, b uint8) {
 
 // paletteColor returns a color of a palette without its alpha; an index beyond the palette is
 // black.
-func plain(p color.Palette, index byte) (r, g, b byte) {
+func paletteColor(p color.Palette, index byte) (r, g, b byte) {
 	if int(index) >= len(p) {
 		return 0, 0, 0
 	}

@@ -37,7 +37,7 @@ func (c *Config) Validate() error {
 	if c.MaxBytes < 0 || c.MaxLeases < 0 {
 		errs = append(errs, errors.New("shm config: max bytes and max leases must be above 0"))
 	}
-	if _, err := newName(c.Prefix); err != nil {
+	if _, err := newSegmentName(c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -81,23 +81,23 @@ func NewLender(cfg Config) (*Lender, error) {
 // passed. It returns ErrFull, wrapped, if the limits are reached.
 func (l *Lender) Lend(data []byte, d time.Duration) (*Lease, error) {
 	e := &Lease{lender: l, size: int64(len(data))}
-	if err := l.book(e); err != nil {
+	if err := l.bookLease(e); err != nil {
 		return nil, err
 	}
 	defer l.busy.Done()
-	segment, err := l.make(data)
+	segment, err := l.createSegment(data)
 	if err != nil {
-		l.unbook(e)
+		l.unbookLease(e)
 		return nil, err
 	}
 	l.mu.Lock()
 	if l.mu.closed { // closed in the meantime
 		l.mu.Unlock()
-		l.unbook(e)
+		l.unbookLease(e)
 		return nil, errors.Join(errClosed, segment.Close())
 	}
 	e.segment = segment
-	e.timer = time.AfterFunc(d, e.expire)
+	e.timer = time.AfterFunc(d, e.expireLease)
 	l.mu.Unlock()
 	return e, nil
 }
@@ -105,7 +105,7 @@ func (l *Lender) Lend(data []byte, d time.Duration) (*Lease, error) {
 var errClosed = errors.New("shm lend: the lender is closed")
 
 // bookLease reserves memory for e, which is about to be created.
-func (l *Lender) book(e *Lease) error {
+func (l *Lender) bookLease(e *Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -121,7 +121,7 @@ func (l *Lender) book(e *Lease) error {
 }
 
 // unbookLease releases the memory of e, and reports whether it was reserved.
-func (l *Lender) unbook(e *Lease) bool {
+func (l *Lender) unbookLease(e *Lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.mu.leases[e]; !ok {
@@ -133,7 +133,7 @@ func (l *Lender) unbook(e *Lease) bool {
 }
 
 // createSegment returns a sealed segment with data.
-func (l *Lender) make(data []byte) (*segment, error) {
+func (l *Lender) createSegment(data []byte) (*segment, error) {
 	s, err := createIn(l.cfg.Dir, l.cfg.Prefix, len(data))
 	if errors.Is(err, ErrFull) { // a sweep may free space of crashed processes
 		if n, _ := Sweep(l.cfg.Dir); n > 0 {
@@ -151,7 +151,7 @@ func (l *Lender) make(data []byte) (*segment, error) {
 }
 
 // Usage returns how much is lent.
-func (l *Lender) Held() (leases int, bytes int64) {
+func (l *Lender) Usage() (leases int, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.mu.leases), l.mu.bytes
@@ -183,14 +183,14 @@ func (e *Lease) Name() string { return e.segment.Name() }
 // and after the deadline, do nothing.
 func (e *Lease) Release() error {
 	e.timer.Stop()
-	if !e.lender.unbook(e) {
+	if !e.lender.unbookLease(e) {
 		return nil
 	}
 	return e.segment.Close()
 }
 
 // expireLease ends the lease at its deadline.
-func (e *Lease) expire() {
+func (e *Lease) expireLease() {
 	l := e.lender
 	l.mu.Lock()
 	if l.mu.closed { // Close ends it

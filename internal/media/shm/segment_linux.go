@@ -25,7 +25,7 @@ type segment struct {
 
 // maxNameTries bounds the tried names: a sweeper may remove a file between its creation and its
 // locking, but hardly twice.
-const tries = 8
+const maxNameTries = 8
 
 func createIn(dir, prefix string, size int) (*segment, error) {
 	if size <= 0 {
@@ -34,8 +34,8 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("shm create: %w: %w", ErrUnavailable, err)
 	}
-	for range tries {
-		name, err := newName(prefix)
+	for range maxNameTries {
+		name, err := newSegmentName(prefix)
 		if err != nil {
 			return nil, err
 		}
@@ -44,11 +44,11 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 			return nil, fmt.Errorf("shm create: %w: %w", ErrUnavailable, err)
 		}
 		s := &segment{dir: dir, name: name, fd: fd}
-		if !s.lock() {
+		if !s.lockFile() {
 			_ = s.Close() // a sweeper removed it: try another name
 			continue
 		}
-		if err := s.fill(size); err != nil {
+		if err := s.allocate(size); err != nil {
 			_ = s.Close() // the first error is returned
 			return nil, err
 		}
@@ -58,7 +58,7 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 }
 
 // lockFile takes the lock which marks s as alive, and reports whether s still has its name then.
-func (s *segment) lock() bool {
+func (s *segment) lockFile() bool {
 	if unix.Flock(s.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
@@ -68,8 +68,8 @@ func (s *segment) lock() bool {
 
 // allocate allocates the memory of s in advance: a write to a page that the system cannot provide
 // would kill the process.
-func (s *segment) fill(size int) error {
-	err := retry(func() error { return unix.Fallocate(s.fd, 0, 0, int64(size)) })
+func (s *segment) allocate(size int) error {
+	err := retryInterrupted(func() error { return unix.Fallocate(s.fd, 0, 0, int64(size)) })
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EFBIG) {
 		return fmt.Errorf("shm create: %w: %w", ErrFull, err)
 	}
@@ -83,7 +83,7 @@ func (s *segment) fill(size int) error {
 }
 
 // retryInterrupted calls f until it is not interrupted by a signal.
-func retry(f func() error) error {
+func retryInterrupted(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -143,7 +143,7 @@ func openIn(dir, name string, size int) (*Mapping, error) {
 		return nil, fmt.Errorf("shm open: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }() // the mapping stays valid
-	st, err := mine(fd)
+	st, err := statOwnFile(fd)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("shm open: %w", err)
@@ -160,7 +160,7 @@ func openIn(dir, name string, size int) (*Mapping, error) {
 }
 
 // statOwnFile returns the status of an open file, which must be a regular file of this user.
-func mine(fd int) (unix.Stat_t, error) {
+func statOwnFile(fd int) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return st, err
@@ -198,7 +198,7 @@ func sweep(dir string) (int, error) {
 	for {
 		entries, err := d.ReadDir(256)
 		for _, e := range entries {
-			if e.Type() == fs.FileMode(0) && strings.HasPrefix(e.Name(), mark) && orphan(filepath.Join(dir, e.Name())) {
+			if e.Type() == fs.FileMode(0) && strings.HasPrefix(e.Name(), namePrefix) && removeOrphan(filepath.Join(dir, e.Name())) {
 				swept++
 			}
 		}
@@ -212,13 +212,13 @@ func sweep(dir string) (int, error) {
 }
 
 // removeOrphan removes a segment if its lock is free, and reports whether it did.
-func orphan(path string) bool {
+func removeOrphan(path string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
 	defer func() { _ = unix.Close(fd) }() // also releases the lock
-	if _, err := mine(fd); err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+	if _, err := statOwnFile(fd); err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
 	return unix.Unlink(path) == nil

@@ -25,7 +25,7 @@ import (
 const Dir = "/dev/shm"
 
 // namePrefix is the prefix of all segments' names.
-const mark = "penstock-"
+const namePrefix = "penstock-"
 
 // Errors for callers; after each of them the bytes must be sent another way.
 var (
@@ -37,11 +37,11 @@ var (
 // checkName rejects names which no segment can have, so that a name from outside never refers to
 // another file.
 func checkName(name string) error {
-	if !strings.HasPrefix(name, mark) || len(name) > 128 {
-		return fmt.Errorf("shm open: the name does not begin with %s or is too long", mark)
+	if !strings.HasPrefix(name, namePrefix) || len(name) > 128 {
+		return fmt.Errorf("shm open: the name does not begin with %s or is too long", namePrefix)
 	}
 	for _, c := range []byte(name) {
-		if !plain(c) {
+		if !isNameByte(c) {
 			return errors.New("shm open: a name has only small letters, digits and hyphens")
 		}
 	}
@@ -49,13 +49,13 @@ func checkName(name string) error {
 }
 
 // isNameByte reports whether names may contain c.
-func plain(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' }
+func isNameByte(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' }
 
 // newSegmentName returns an unguessable name.
-func newName(prefix string) (string, error) {
+func newSegmentName(prefix string) (string, error) {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails
-	name := mark + prefix + "-" + hex.EncodeToString(random[:])
+	name := namePrefix + prefix + "-" + hex.EncodeToString(random[:])
 	if err := checkName(name); err != nil {
 		return "", fmt.Errorf("shm create: prefix %q is not of small letters, digits and hyphens, or too long", prefix)
 	}

@@ -25,15 +25,15 @@ const flushTimeout = 3 * time.Second
 
 // TraceExporter sends spans to the collector. Spans wait in a bounded queue and are sent in the
 // background: a slow or unreachable collector loses spans but never delays a request.
-type Traces struct {
+type TraceExporter struct {
 	provider *sdktrace.TracerProvider
-	exporter *exporter
+	exporter *loggingExporter
 }
 
 // Open starts to send the spans of a service, under the given name unless the environment sets
 // another. The caller must have checked that the environment names an endpoint. Open returns at
 // once, whether or not the collector can be reached.
-func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error) {
+func Open(ctx context.Context, service string, log *slog.Logger) (*TraceExporter, error) {
 	out, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w; see OTEL_EXPORTER_OTLP_*", err)
@@ -44,41 +44,41 @@ func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w; see OTEL_RESOURCE_ATTRIBUTES", err)
 	}
-	e := &exporter{SpanExporter: out, throttle: obs.NewThrottle(log, time.Minute)}
-	return &Traces{
+	e := &loggingExporter{SpanExporter: out, throttle: obs.NewThrottle(log, time.Minute)}
+	return &TraceExporter{
 		provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e), sdktrace.WithResource(res)),
 		exporter: e,
 	}, nil
 }
 
 // Tracer returns a tracer whose spans are exported.
-func (t *Traces) Tracer() *obs.Tracer { return obs.NewTracer(t.provider) }
+func (t *TraceExporter) Tracer() *obs.Tracer { return obs.NewTracer(t.provider) }
 
 // Close sends the remaining spans, for at most flushTimeout, and stops. Unsent spans are lost; that
 // is logged but is no error of the process.
-func (t *Traces) Close() {
+func (t *TraceExporter) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		t.exporter.complain(ctx, err)
+		t.exporter.logFailure(ctx, err)
 	}
 	t.exporter.throttle.Flush(ctx)
 }
 
 // loggingExporter logs, throttled, the errors which the SDK would write to standard error.
-type exporter struct {
+type loggingExporter struct {
 	sdktrace.SpanExporter
 	throttle *obs.Throttle
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *loggingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		e.complain(ctx, err)
+		e.logFailure(ctx, err)
 	}
 	return nil
 }
 
-func (e *exporter) complain(ctx context.Context, err error) {
+func (e *loggingExporter) logFailure(ctx context.Context, err error) {
 	e.throttle.Log(context.WithoutCancel(ctx), slog.LevelWarn, "traces are lost: the collector does not take them", "error", err)
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // ArchiveObject describes an object in an archive.
-type Object struct {
+type ArchiveObject struct {
 	Name string
 	Size uint64 // in bytes
 }
@@ -35,7 +35,7 @@ type Archive interface {
 	// Unavailable. The caller owns the data.
 	Get(ctx context.Context, name string) ([]byte, error)
 	// List returns the objects whose names begin with prefix, sorted by name.
-	List(ctx context.Context, prefix string) ([]Object, error)
+	List(ctx context.Context, prefix string) ([]ArchiveObject, error)
 	// Delete removes an object. Deleting a missing object is no error.
 	Delete(ctx context.Context, name string) error
 	// Lock acquires the lock of that name, calls held, releases the lock when held has returned,
@@ -57,14 +57,14 @@ func checkObject(name string, size int) error {
 	return nil
 }
 
-func errNoObject(name string) error {
+func errObjectNotFound(name string) error {
 	return fault.New(fault.NotFound, "get %s: the archive has no object of that name", name)
 }
 
-func errFull(name string) error {
+func errArchiveFull(name string) error {
 	return fault.New(fault.Overloaded, "put %s: the archive has %d objects already; delete some", name, MaxObjects)
 }
 
-func errHeld(name string) error {
+func errLockHeld(name string) error {
 	return fault.New(fault.Conflict, "lock %s: somebody else holds it; it is free when they are done, or a while after they died", name)
 }

@@ -17,8 +17,8 @@ const (
 	MaxName = 192
 	// QueueMessages and QueueBytes bound the messages of a topic that is not durable which wait for
 	// one subscriber. Beyond either bound the oldest messages are lost.
-	Queue      = 1024
-	QueueBytes = 8 << 20
+	QueueMessages = 1024
+	QueueBytes    = 8 << 20
 )
 
 // Meaning of 0 in a Topic.
@@ -48,14 +48,14 @@ type Message struct {
 	Seq uint64
 	// Incarnation is that of the numbers in Seq, see [TopicState]; 0 on a topic that is not
 	// durable.
-	Life uint64
+	Incarnation uint64
 }
 
 // TopicState describes the retained messages of a durable topic.
-type Span struct {
+type TopicState struct {
 	// Incarnation identifies the topic's sequence of numbers. It is never 0, and it changes when
 	// the store has lost the topic, or an operator has replaced it, and numbering starts again.
-	Life uint64
+	Incarnation uint64
 	// Last is the number of the newest message ever published, 0 if none; First is that of the
 	// oldest retained message, or Last+1 if none is retained.
 	First, Last uint64
@@ -77,7 +77,7 @@ type Bus interface {
 	// active, and drops the oldest messages if the subscriber falls behind by its bounded queue.
 	Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error
 	// DescribeTopic returns the current state of a durable topic. Any other topic is Invalid.
-	Span(ctx context.Context, t Topic) (Span, error)
+	DescribeTopic(ctx context.Context, t Topic) (TopicState, error)
 	// Purge removes the messages of a durable topic with numbers less than below, for all
 	// subscribers. It never removes future messages. Subscribers that have not reached below
 	// continue there.

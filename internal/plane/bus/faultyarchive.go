@@ -50,24 +50,24 @@ func (a *FaultyArchive) Set(f ArchiveFaults) {
 }
 
 // callFate is the random choice for one call.
-type fate struct {
+type callFate struct {
 	fail, done, corrupt, truncate, lose bool
 	at                                  float64 // relative position of the damage
 }
 
-func (a *FaultyArchive) draw() fate {
+func (a *FaultyArchive) drawFate() callFate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f, rng := a.mu.faults, a.mu.rng
-	return fate{
+	return callFate{
 		fail: rng.Float64() < f.Fail, done: rng.Float64() < 0.5, corrupt: rng.Float64() < f.Corrupt,
 		truncate: rng.Float64() < f.Truncate, lose: rng.Float64() < f.Lose, at: rng.Float64(),
 	}
 }
 
 // runChange runs a call which changes the archive.
-func (a *FaultyArchive) change(op, name string, f func() error) error {
-	d := a.draw()
+func (a *FaultyArchive) runChange(op, name string, f func() error) error {
+	d := a.drawFate()
 	if d.fail && !d.done {
 		return fault.New(fault.Unavailable, "%s %s: whether it was done is not known (injected)", op, name)
 	}
@@ -80,17 +80,17 @@ func (a *FaultyArchive) change(op, name string, f func() error) error {
 
 // Put implements Archive.
 func (a *FaultyArchive) Put(ctx context.Context, name string, data []byte) error {
-	return a.change("put", name, func() error { return a.inner.Put(ctx, name, data) })
+	return a.runChange("put", name, func() error { return a.inner.Put(ctx, name, data) })
 }
 
 // Delete implements Archive.
 func (a *FaultyArchive) Delete(ctx context.Context, name string) error {
-	return a.change("delete", name, func() error { return a.inner.Delete(ctx, name) })
+	return a.runChange("delete", name, func() error { return a.inner.Delete(ctx, name) })
 }
 
 // Get implements Archive.
 func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
-	d := a.draw()
+	d := a.drawFate()
 	if d.fail {
 		return nil, fault.New(fault.Unavailable, "get %s: no answer (injected)", name)
 	}
@@ -109,8 +109,8 @@ func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
 }
 
 // List implements Archive.
-func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]Object, error) {
-	if a.draw().fail {
+func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]ArchiveObject, error) {
+	if a.drawFate().fail {
 		return nil, fault.New(fault.Unavailable, "list %s: no answer (injected)", prefix)
 	}
 	return a.inner.List(ctx, prefix)
@@ -118,7 +118,7 @@ func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]Object, erro
 
 // Lock implements Archive.
 func (a *FaultyArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
-	d := a.draw()
+	d := a.drawFate()
 	if d.fail {
 		return fault.New(fault.Unavailable, "lock %s: no answer (injected)", name)
 	}

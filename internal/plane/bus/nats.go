@@ -18,7 +18,7 @@ import (
 )
 
 // NATSBusConfig configures a bus over NATS.
-type NATSConfig struct {
+type NATSBusConfig struct {
 	// Prefix is the prefix of every subject and stream name; all processes which communicate use
 	// the same. Its syntax is that of a topic's name. Empty means "penstock".
 	Prefix string
@@ -30,7 +30,7 @@ type NATSConfig struct {
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSBusConfig) EnsureDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = "penstock"
 	}
@@ -43,7 +43,7 @@ func (c *NATSConfig) EnsureDefaults() {
 }
 
 // Validate reports all problems of c.
-func (c *NATSConfig) Validate() error {
+func (c *NATSBusConfig) Validate() error {
 	var errs []error
 	if err := checkPrefix(c.Prefix); err != nil {
 		errs = append(errs, err)
@@ -71,10 +71,10 @@ func checkPrefix(prefix string) error {
 // NATSBus is the event plane over a NATS server: a durable topic is a JetStream file stream, any
 // other topic is plain publish and subscribe. docs/format/bus.md documents subjects, stream names
 // and limits.
-type NATS struct {
+type NATSBus struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
-	cfg       NATSConfig
+	cfg       NATSBusConfig
 	dropped   atomic.Uint64
 	malformed atomic.Uint64
 	mu        struct {
@@ -83,31 +83,31 @@ type NATS struct {
 	}
 }
 
-var _ Bus = (*NATS)(nil)
+var _ Bus = (*NATSBus)(nil)
 
 // NewNATSBus returns a bus over nc, which remains owned by the caller. The bus uses the server only
 // when it is used itself, and has no goroutines.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+func NewNATSBus(nc *nats.Conn, cfg NATSBusConfig) (*NATSBus, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open bus "+cfg.Prefix, err)
+		return nil, natsd.WrapUnavailable("open bus "+cfg.Prefix, err)
 	}
-	b := &NATS{nc: nc, js: js, cfg: cfg}
+	b := &NATSBus{nc: nc, js: js, cfg: cfg}
 	b.mu.topics = make(map[string]*natsTopic)
 	return b, nil
 }
 
 // Dropped returns how many messages of topics that are not durable were lost because subscribers
 // fell behind.
-func (b *NATS) Dropped() uint64 { return b.dropped.Load() }
+func (b *NATSBus) Dropped() uint64 { return b.dropped.Load() }
 
 // Malformed returns how many messages were ignored because no user of this package can have sent
 // them.
-func (b *NATS) Malformed() uint64 { return b.malformed.Load() }
+func (b *NATSBus) Malformed() uint64 { return b.malformed.Load() }
 
 // natsTopic is the state of a topic on this bus.
 type natsTopic struct {
@@ -118,11 +118,11 @@ type natsTopic struct {
 }
 
 // Publish implements Bus.
-func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+func (b *NATSBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	nt, err := b.topic(t)
+	nt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
@@ -131,21 +131,21 @@ func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) er
 	}
 	subject := string(appendKey([]byte(nt.base), key))
 	if nt.topic.Durable {
-		return b.store(ctx, nt, subject, data)
+		return b.publishDurable(ctx, nt, subject, data)
 	}
 	if err := b.nc.Publish(subject, data); err != nil {
-		return natsd.Unavailable("publish "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
 	}
 	return nil
 }
 
 // publishDurable publishes to the stream of nt and waits for the acknowledgement, at most until the
 // connection is lost.
-func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
+func (b *NATSBus) publishDurable(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
 	cctx, stop := natsd.WhileConnected(ctx, b.nc)
 	defer stop()
 	for attempt := 1; ; attempt++ {
-		err := b.ensure(cctx, nt)
+		err := b.ensureStream(cctx, nt)
 		if err == nil {
 			_, err = b.js.Publish(cctx, subject, data, jetstream.WithExpectStream(nt.stream))
 		}
@@ -164,14 +164,14 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if cctx.Err() != nil {
 			err = context.Cause(cctx)
 		}
-		return natsd.Unavailable("publish "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
 	}
 }
 
 // Subscribe implements Bus. If the server returns without its data, or with less than was already
 // delivered, Seq goes back; the messages that follow are new.
-func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	nt, err := b.topic(t)
+func (b *NATSBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	nt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
@@ -182,17 +182,17 @@ func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Me
 		ready = func() {}
 	}
 	if nt.topic.Durable {
-		f := &follower{bus: b, topic: nt, next: max(from, 1), sink: sink, ready: ready}
-		return f.run(ctx)
+		f := &streamFollower{bus: b, topic: nt, next: max(from, 1), sink: sink, ready: ready}
+		return f.follow(ctx)
 	}
-	return b.listen(ctx, nt, sink, ready)
+	return b.subscribePlain(ctx, nt, sink, ready)
 }
 
 // subscribePlain receives the messages of a topic that is not durable.
-func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
+func (b *NATSBus) subscribePlain(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
 	lctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := newQueue()
+	q := newMessageQueue()
 	sub, err := b.nc.Subscribe(nt.base+"*", func(m *nats.Msg) {
 		key, err := decodeKey(strings.TrimPrefix(m.Subject, nt.base))
 		if err != nil {
@@ -202,17 +202,17 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is owned by this subscription
 	})
 	if err != nil {
-		return natsd.Unavailable("subscribe "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("subscribe "+nt.topic.Name, err)
 	}
 	defer sub.Unsubscribe()
 	sub.SetClosedHandler(func(string) { cancel() })
 
-	if b.inForce(lctx) {
+	if b.awaitSubscription(lctx) {
 		ready()
 	}
-	err = drain(lctx, q, sink)
+	err = drainQueue(lctx, q, sink)
 	if err == nil && ctx.Err() == nil {
-		err = natsd.Unavailable("subscribe "+nt.topic.Name, nats.ErrConnectionClosed)
+		err = natsd.WrapUnavailable("subscribe "+nt.topic.Name, nats.ErrConnectionClosed)
 	}
 	return err
 }
@@ -220,8 +220,8 @@ func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) err
 // awaitSubscription waits until the server has processed all subscriptions of the connection; it
 // returns false if ctx ended first. An interruption does no harm, because the NATS library
 // resubscribes by itself.
-func (b *NATS) inForce(ctx context.Context) bool {
-	retry := backoff.Backoff{Least: minRetry, Most: maxRetry}
+func (b *NATSBus) awaitSubscription(ctx context.Context) bool {
+	retry := backoff.Backoff{Min: minRetry, Max: maxRetry}
 	for ctx.Err() == nil {
 		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := b.nc.FlushWithContext(fctx)
@@ -235,8 +235,8 @@ func (b *NATS) inForce(ctx context.Context) bool {
 }
 
 // lookupTopic returns the state of t. t must equal the first topic of its name.
-func (b *NATS) topic(t Topic) (*natsTopic, error) {
-	t, err := t.normal()
+func (b *NATSBus) lookupTopic(t Topic) (*natsTopic, error) {
+	t, err := t.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ func (b *NATS) topic(t Topic) (*natsTopic, error) {
 		b.mu.topics[t.Name] = nt
 	}
 	if nt.topic != t {
-		return nil, errUnequal(t, nt.topic)
+		return nil, errTopicMismatch(t, nt.topic)
 	}
 	return nt, nil
 }

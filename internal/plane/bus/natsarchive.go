@@ -63,7 +63,7 @@ type NATSArchive struct {
 	locks  string
 	// abandonedAge is the age from which chunks without an object are garbage: their writer has
 	// crashed.
-	abandoned time.Duration
+	abandonedAge time.Duration
 }
 
 var _ Archive = (*NATSArchive)(nil)
@@ -77,23 +77,23 @@ func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open archive "+cfg.Prefix, err)
+		return nil, natsd.WrapUnavailable("open archive "+cfg.Prefix, err)
 	}
 	word := strings.ReplaceAll(cfg.Prefix, ".", "-")
-	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandoned: time.Hour}, nil
+	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandonedAge: time.Hour}, nil
 }
 
 const (
 	// chunkSize is how much of an object one message carries, in bytes; maxInFlight is how many
 	// such messages may be unacknowledged: 8 MiB.
-	chunkSize = 256 << 10
-	window    = 32
+	chunkSize   = 256 << 10
+	maxInFlight = 32
 	// cleanupTimeout bounds the removal of the remains of a failed Put.
-	cleanup = 5 * time.Second
+	cleanupTimeout = 5 * time.Second
 )
 
 // streamName, metaSubject and chunkSubject follow the naming convention of JetStream object stores.
-func (a *NATSArchive) stream() string { return "OBJ_" + a.bucket }
+func (a *NATSArchive) streamName() string { return "OBJ_" + a.bucket }
 
 func (a *NATSArchive) metaSubject(name string) string {
 	return "$O." + a.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
@@ -106,46 +106,46 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 	if err := checkObject(name, len(data)); err != nil {
 		return err
 	}
-	return natsd.While(ctx, a.nc, "put "+name, func(ctx context.Context) error {
-		s, err := a.open(ctx)
+	return natsd.RunWhileConnected(ctx, a.nc, "put "+name, func(ctx context.Context) error {
+		s, err := a.openBucket(ctx)
 		if err != nil {
 			return err
 		}
-		all, err := a.objects(ctx)
+		all, err := a.listObjects(ctx)
 		if err != nil {
 			return err
 		}
 		if all[name] == nil && len(all) >= MaxObjects {
-			return errFull(name)
+			return errArchiveFull(name)
 		}
 		info := &jetstream.ObjectInfo{
 			ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
 			Bucket:     a.bucket, NUID: rand.Text(),
-			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: digest(data),
+			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: objectDigest(data),
 		}
-		if err := a.publish(ctx, info, data); err != nil {
-			a.discard(ctx, s, info.NUID)
+		if err := a.publishObject(ctx, info, data); err != nil {
+			a.discardChunks(ctx, s, info.NUID)
 			return err
 		}
 		if old := all[name]; old != nil {
-			a.discard(ctx, s, old.NUID)
+			a.discardChunks(ctx, s, old.NUID)
 		}
 		all[name] = info
-		return a.sweep(ctx, s, all)
+		return a.sweepAbandoned(ctx, s, all)
 	})
 }
 
 // publishObject sends the chunks. When the server has acknowledged all of them, it sends the
 // metadata which makes them an object.
-func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
+func (a *NATSArchive) publishObject(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
 	subject := a.chunkSubject(info.NUID)
 	var acks []jetstream.PubAckFuture
 	for chunk := range slices.Chunk(data, chunkSize) {
-		ack, err := a.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: chunk}, jetstream.WithExpectStream(a.stream()))
+		ack, err := a.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: chunk}, jetstream.WithExpectStream(a.streamName()))
 		if err != nil {
 			return err
 		}
-		if acks = append(acks, ack); len(acks) == window {
+		if acks = append(acks, ack); len(acks) == maxInFlight {
 			if err := awaitAcks(ctx, acks); err != nil {
 				return err
 			}
@@ -162,7 +162,7 @@ func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, d
 	m := nats.NewMsg(a.metaSubject(info.Name))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = meta
-	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.stream()))
+	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.streamName()))
 	return err
 }
 
@@ -182,14 +182,14 @@ func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
 
 // discardChunks removes chunks which no longer belong to an object. If it fails, a later
 // sweepAbandoned removes them.
-func (a *NATSArchive) discard(ctx context.Context, s jetstream.Stream, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+func (a *NATSArchive) discardChunks(ctx context.Context, s jetstream.Stream, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = s.Purge(ctx, jetstream.WithPurgeSubject(a.chunkSubject(id)))
 }
 
 // sweepAbandoned removes the chunks of crashed writers.
-func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
+func (a *NATSArchive) sweepAbandoned(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
 	live := map[string]bool{}
 	for _, info := range all {
 		live[a.chunkSubject(info.NUID)] = true
@@ -209,7 +209,7 @@ func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[str
 		if err != nil {
 			return err
 		}
-		if info.TimeStamp.Sub(last.Time) < a.abandoned { // both timestamps are the server's
+		if info.TimeStamp.Sub(last.Time) < a.abandonedAge { // both timestamps are the server's
 			continue // it may still be being written
 		}
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
@@ -224,30 +224,30 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	err = natsd.While(ctx, a.nc, "get "+name, func(ctx context.Context) error {
-		all, err := a.objects(ctx)
+	err = natsd.RunWhileConnected(ctx, a.nc, "get "+name, func(ctx context.Context) error {
+		all, err := a.listObjects(ctx)
 		if err != nil {
 			return err
 		}
 		info := all[name]
 		if info == nil {
-			return errNoObject(name)
+			return errObjectNotFound(name)
 		}
 		if info.Size > MaxObject {
 			return fault.New(fault.TooLarge, "get %s: the object has %d bytes, at most %d are allowed", name, info.Size, MaxObject)
 		}
 		data = make([]byte, 0, min(info.Size, chunkSize)) // the announced size is not trusted
 		if info.Size > 0 {
-			err = a.read(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
+			err = a.readMessages(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
 				if uint64(len(data)+len(m.Data)) > info.Size {
-					return errDamaged(name)
+					return errObjectDamaged(name)
 				}
 				data = append(data, m.Data...)
 				return nil
 			})
 		}
-		if err == nil && digest(data) != info.Digest {
-			err = errDamaged(name)
+		if err == nil && objectDigest(data) != info.Digest {
+			err = errObjectDamaged(name)
 		}
 		return err
 	})
@@ -257,17 +257,17 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	return data, nil
 }
 
-func errDamaged(name string) error {
+func errObjectDamaged(name string) error {
 	return fault.New(fault.Unavailable, "get %s: the object is damaged, or was replaced while it was read", name)
 }
 
 // List implements Archive.
-func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, err error) {
-	err = natsd.While(ctx, a.nc, "list "+prefix, func(ctx context.Context) error {
-		all, err := a.objects(ctx)
+func (a *NATSArchive) List(ctx context.Context, prefix string) (list []ArchiveObject, err error) {
+	err = natsd.RunWhileConnected(ctx, a.nc, "list "+prefix, func(ctx context.Context) error {
+		all, err := a.listObjects(ctx)
 		for name, info := range all {
 			if strings.HasPrefix(name, prefix) {
-				list = append(list, Object{name, info.Size})
+				list = append(list, ArchiveObject{name, info.Size})
 			}
 		}
 		return err
@@ -275,7 +275,7 @@ func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, e
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list, func(a, b Object) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b ArchiveObject) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -284,15 +284,15 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return natsd.While(ctx, a.nc, "delete "+name, func(ctx context.Context) error {
-		s, err := a.js.Stream(ctx, a.stream())
+	return natsd.RunWhileConnected(ctx, a.nc, "delete "+name, func(ctx context.Context) error {
+		s, err := a.js.Stream(ctx, a.streamName())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		all, err := a.objects(ctx)
+		all, err := a.listObjects(ctx)
 		if err != nil || all[name] == nil {
 			return err
 		}
@@ -306,9 +306,9 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 
 // listObjects returns the metadata of all objects, by name. It skips objects which no user of this
 // package can have stored.
-func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
+func (a *NATSArchive) listObjects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
 	all := map[string]*jetstream.ObjectInfo{}
-	err := a.read(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
+	err := a.readMessages(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
 		var info jetstream.ObjectInfo
 		if json.Unmarshal(m.Data, &info) == nil && !info.Deleted && a.metaSubject(info.Name) == m.Subject {
 			all[info.Name] = &info
@@ -320,11 +320,11 @@ func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.Object
 
 // readMessages passes the current messages of a subject to sink: with seq 0 the last one of each
 // subject, otherwise all from seq on. Without a bucket there are none.
-func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
+func (a *NATSArchive) readMessages(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
 	rctx, done := context.WithCancel(ctx)
 	defer done()
 	var failed error
-	err := natsd.Tail(rctx, a.nc, a.js, a.stream(), natsd.From{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
+	err := natsd.Tail(rctx, a.nc, a.js, a.streamName(), natsd.TailStart{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
 		failed = sink(m)
 		return failed
 	}, done)
@@ -338,22 +338,22 @@ func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink
 }
 
 // objectDigest returns the digest of an object in the format of object stores.
-func digest(data []byte) string {
+func objectDigest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
 }
 
 // openBucket returns the stream of the bucket; it creates the bucket if it is missing. It does not
 // change an existing bucket.
-func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
-	s, err := a.js.Stream(ctx, a.stream())
+func (a *NATSArchive) openBucket(ctx context.Context) (jetstream.Stream, error) {
+	s, err := a.js.Stream(ctx, a.streamName())
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	sctx, done := natsd.SeeThrough(ctx, a.nc)
+	sctx, done := natsd.DetachedContext(ctx, a.nc)
 	defer done()
 	_, err = a.js.CreateObjectStore(sctx, jetstream.ObjectStoreConfig{
 		Bucket: a.bucket, Description: "Penstock archive", Storage: jetstream.FileStorage, Replicas: a.cfg.Replicas,
@@ -361,7 +361,7 @@ func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
 		return nil, err
 	}
-	return a.js.Stream(sctx, a.stream())
+	return a.js.Stream(sctx, a.streamName())
 }
 
 // Lock implements Archive.
@@ -370,8 +370,8 @@ func (a *NATSArchive) Lock(ctx context.Context, name string, held func(context.C
 		return err
 	}
 	l := &natsLock{archive: a, key: name}
-	if err := natsd.While(ctx, a.nc, "lock "+name, l.take); err != nil {
+	if err := natsd.RunWhileConnected(ctx, a.nc, "lock "+name, l.acquireLock); err != nil {
 		return err
 	}
-	return l.hold(ctx, held)
+	return l.holdLock(ctx, held)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // withDefaults returns t with its defaults filled in, or an error if t is invalid.
-func (t Topic) normal() (Topic, error) {
+func (t Topic) withDefaults() (Topic, error) {
 	if err := checkName(t.Name); err != nil {
 		return t, err
 	}
@@ -32,8 +32,8 @@ func (t Topic) normal() (Topic, error) {
 
 // requireDurable returns t with its defaults filled in, or an error if t is invalid or not durable.
 // op is for the error.
-func (t Topic) lasting(op string) (Topic, error) {
-	t, err := t.normal()
+func (t Topic) requireDurable(op string) (Topic, error) {
+	t, err := t.withDefaults()
 	if err == nil && !t.Durable {
 		err = fault.New(fault.Invalid, "%s %s: the topic is not durable, nothing of it is kept", op, t.Name)
 	}
@@ -46,14 +46,14 @@ func checkName(name string) error {
 		return fault.New(fault.Invalid, "topic name: %d bytes, at most %d are allowed", len(name), MaxName)
 	}
 	for word := range strings.SplitSeq(name, ".") {
-		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !nameRune(r) }) >= 0 {
+		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !isNameRune(r) }) >= 0 {
 			return fault.New(fault.Invalid, "topic name %.100q: use letters, digits, '-' and '_' in words joined by single dots", name)
 		}
 	}
 	return nil
 }
 
-func nameRune(r rune) bool {
+func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_'
 }
 
@@ -64,7 +64,7 @@ func checkMessage(t Topic, key string, data []byte) error {
 	}
 	limit := int64(MaxData)
 	if t.Durable {
-		limit = min(limit, t.MaxBytes-overhead-MaxKey)
+		limit = min(limit, t.MaxBytes-messageOverhead-MaxKey)
 	}
 	if int64(len(data)) > limit {
 		return fault.New(fault.TooLarge, "publish %s: the message has %d bytes, at most %d are allowed", t.Name, len(data), limit)
@@ -77,4 +77,4 @@ const minMaxBytes = 4 << 10
 
 // messageOverhead is the storage of a retained message in addition to its key and data, in bytes.
 // It is about that of the record and subject in a JetStream file store.
-const overhead = 64
+const messageOverhead = 64

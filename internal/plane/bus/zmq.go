@@ -21,20 +21,20 @@ type ZMQPeer struct {
 }
 
 // ZMQBusConfig configures a bus over ZeroMQ.
-type ZMQConfig struct {
+type ZMQBusConfig struct {
 	// Events and Replay are the endpoints to listen at; port 0 selects a free port.
 	Events, Replay zmtp.Endpoint
 	// PeerTimeout bounds how long Subscribe to a durable topic, DescribeTopic and Purge wait for
 	// peers which do not answer. 0 means 2 s.
-	Settle time.Duration
+	PeerTimeout time.Duration
 	// Log receives losses of messages. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *ZMQConfig) EnsureDefaults() {
-	if c.Settle == 0 {
-		c.Settle = 2 * time.Second
+func (c *ZMQBusConfig) EnsureDefaults() {
+	if c.PeerTimeout == 0 {
+		c.PeerTimeout = 2 * time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -51,29 +51,29 @@ func (c *ZMQConfig) EnsureDefaults() {
 // processes. The messages that a publisher retains also end with its process. DescribeTopic and
 // Purge therefore concern this process alone, and a snapshot cannot be resumed from: a process
 // which starts requests all messages that the others retain.
-type ZMQ struct {
-	cfg    ZMQConfig
-	local  *Mem // messages published here and received from peers
-	pub    *zmtp.Pub
-	router *zmtp.Router
-	life   uint64
+type ZMQBus struct {
+	cfg         ZMQBusConfig
+	local       *MemBus // messages published here and received from peers
+	pub         *zmtp.Pub
+	router      *zmtp.Router
+	incarnation uint64
 
-	malformed, holes atomic.Uint64
+	malformed, gaps atomic.Uint64
 
 	work sync.WaitGroup // the bus's goroutines, which end with Close
 	mu   struct {
 		sync.Mutex
 		closed bool
-		own    map[string]*zmqOrigin           // by topic
+		own    map[string]*zmqJournal          // by topic
 		joined map[string]*memTopic            // topics with a local subscriber
 		peers  map[ZMQPeer]map[string]*zmqLink // by topic
 	}
 }
 
-var _ Bus = (*ZMQ)(nil)
+var _ Bus = (*ZMQBus)(nil)
 
 // zmqJournal holds what this process published on one topic.
-type zmqOrigin struct {
+type zmqJournal struct {
 	topic Topic
 	mu    struct {
 		sync.Mutex
@@ -82,7 +82,7 @@ type zmqOrigin struct {
 }
 
 // NewZMQBus listens at the endpoints of cfg. The bus has no peers until SetPeers.
-func NewZMQ(cfg ZMQConfig) (*ZMQ, error) {
+func NewZMQBus(cfg ZMQBusConfig) (*ZMQBus, error) {
 	cfg.EnsureDefaults()
 	pub, err := zmtp.ListenPub(cfg.Events, zmtp.Options{})
 	if err != nil {
@@ -93,8 +93,8 @@ func NewZMQ(cfg ZMQConfig) (*ZMQ, error) {
 		_ = pub.Close()
 		return nil, fmt.Errorf("event plane: %w", err)
 	}
-	b := &ZMQ{cfg: cfg, local: NewMem(), pub: pub, router: router, life: max(rand.Uint64(), 1)}
-	b.mu.own = map[string]*zmqOrigin{}
+	b := &ZMQBus{cfg: cfg, local: NewMemBus(), pub: pub, router: router, incarnation: max(rand.Uint64(), 1)}
+	b.mu.own = map[string]*zmqJournal{}
 	b.mu.joined = map[string]*memTopic{}
 	b.mu.peers = map[ZMQPeer]map[string]*zmqLink{}
 	b.work.Go(b.serveReplays)
@@ -103,24 +103,24 @@ func NewZMQ(cfg ZMQConfig) (*ZMQ, error) {
 
 // LocalPeer returns the endpoints of this process, with the ports that the system chose. The host
 // is the one it listens at, which may be all interfaces.
-func (b *ZMQ) Self() ZMQPeer { return ZMQPeer{b.pub.Addr(), b.router.Addr()} }
+func (b *ZMQBus) LocalPeer() ZMQPeer { return ZMQPeer{b.pub.Addr(), b.router.Addr()} }
 
 // Dropped returns how many messages of topics that are not durable were lost because local
 // subscribers fell behind, plus how many messages of any topic were dropped because remote
 // subscribers did not read them in time. Remote subscribers request the missed messages of durable
 // topics again.
-func (b *ZMQ) Dropped() uint64 { return b.local.Dropped() + b.pub.Dropped() }
+func (b *ZMQBus) Dropped() uint64 { return b.local.Dropped() + b.pub.Dropped() }
 
 // Malformed returns how many messages of peers could not be decoded.
-func (b *ZMQ) Malformed() uint64 { return b.malformed.Load() }
+func (b *ZMQBus) Malformed() uint64 { return b.malformed.Load() }
 
 // Gaps returns how many times messages of a durable topic were lost permanently because their
 // publisher no longer had them.
-func (b *ZMQ) Holes() uint64 { return b.holes.Load() }
+func (b *ZMQBus) Gaps() uint64 { return b.gaps.Load() }
 
 // SetPeers sets the complete list of peers. It may be called at any time; the list may contain this
 // process.
-func (b *ZMQ) SetPeers(peers []ZMQPeer) {
+func (b *ZMQBus) SetPeers(peers []ZMQPeer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.closed {
@@ -128,7 +128,7 @@ func (b *ZMQ) SetPeers(peers []ZMQPeer) {
 	}
 	want := map[ZMQPeer]bool{}
 	for _, p := range peers {
-		if p != b.Self() {
+		if p != b.LocalPeer() {
 			want[p] = true
 		}
 	}
@@ -144,14 +144,14 @@ func (b *ZMQ) SetPeers(peers []ZMQPeer) {
 		if b.mu.peers[p] == nil {
 			b.mu.peers[p] = map[string]*zmqLink{}
 			for _, mt := range b.mu.joined {
-				b.link(p, mt)
+				b.linkPeerLocked(p, mt)
 			}
 		}
 	}
 }
 
 // joinTopic subscribes to a topic at all peers, and returns the links.
-func (b *ZMQ) join(mt *memTopic) (links []*zmqLink) {
+func (b *ZMQBus) joinTopic(mt *memTopic) (links []*zmqLink) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.closed {
@@ -161,7 +161,7 @@ func (b *ZMQ) join(mt *memTopic) (links []*zmqLink) {
 	b.mu.joined[mt.topic.Name] = mt
 	for p := range b.mu.peers {
 		if !known {
-			b.link(p, mt)
+			b.linkPeerLocked(p, mt)
 		}
 		links = append(links, b.mu.peers[p][mt.topic.Name])
 	}
@@ -169,26 +169,26 @@ func (b *ZMQ) join(mt *memTopic) (links []*zmqLink) {
 }
 
 // linkPeerLocked starts to receive a topic from a peer.
-func (b *ZMQ) link(p ZMQPeer, mt *memTopic) {
+func (b *ZMQBus) linkPeerLocked(p ZMQPeer, mt *memTopic) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := newZMQLink(b, p, mt, cancel)
 	b.mu.peers[p][mt.topic.Name] = l
-	b.work.Go(func() { l.run(ctx) })
+	b.work.Go(func() { l.runLink(ctx) })
 }
 
 // awaitPeers waits until the local journal contains all messages which the peers had published on a
 // durable topic at the time of the call, or, for another topic, until all peers know of the
 // subscription. It waits at most cfg.PeerTimeout for peers which do not answer.
-func (b *ZMQ) settle(ctx context.Context, mt *memTopic) {
-	links := b.join(mt)
+func (b *ZMQBus) awaitPeers(ctx context.Context, mt *memTopic) {
+	links := b.joinTopic(mt)
 	if len(links) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Settle)
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.PeerTimeout)
 	defer cancel()
 	asked := make([]<-chan struct{}, len(links))
 	for i, l := range links {
-		asked[i] = l.ask(ctx)
+		asked[i] = l.requestCatchUp(ctx)
 	}
 	for _, done := range asked {
 		select {
@@ -200,7 +200,7 @@ func (b *ZMQ) settle(ctx context.Context, mt *memTopic) {
 }
 
 // Close stops the bus and sends what is queued for subscribers.
-func (b *ZMQ) Close() error {
+func (b *ZMQBus) Close() error {
 	b.mu.Lock()
 	b.mu.closed = true
 	for _, links := range b.mu.peers {
@@ -216,40 +216,40 @@ func (b *ZMQ) Close() error {
 }
 
 // Publish implements Bus. It never blocks on peers or subscribers.
-func (b *ZMQ) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+func (b *ZMQBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	mt, err := b.local.topic(t)
+	mt, err := b.local.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if err := checkMessage(mt.topic, key, data); err != nil {
 		return err
 	}
-	m := zmqMessage{topic: t.Name, key: key, life: b.life, data: bytes.Clone(data)}
+	m := zmqMessage{topic: t.Name, key: key, incarnation: b.incarnation, data: bytes.Clone(data)}
 	if !mt.topic.Durable {
-		b.local.deliver(mt, m.key, m.data)
-		b.pub.Send(m.frames()...)
+		b.local.deliverMessage(mt, m.key, m.data)
+		b.pub.Send(m.encodeFrames()...)
 		return nil
 	}
-	o := b.origin(mt.topic)
+	o := b.journalOf(mt.topic)
 	o.mu.Lock() // sends in the order of numbering; none of the three calls below blocks
 	defer o.mu.Unlock()
-	o.mu.journal.append(entry{key, m.data, time.Now()})
-	m.seq = o.mu.journal.last()
-	b.local.deliver(mt, m.key, m.data)
-	b.pub.Send(m.frames()...)
+	o.mu.journal.appendEntry(journalEntry{key, m.data, time.Now()})
+	m.seq = o.mu.journal.lastSeq()
+	b.local.deliverMessage(mt, m.key, m.data)
+	b.pub.Send(m.encodeFrames()...)
 	return nil
 }
 
 // journalOf returns the journal of what this process publishes on a topic.
-func (b *ZMQ) origin(t Topic) *zmqOrigin {
+func (b *ZMQBus) journalOf(t Topic) *zmqJournal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.mu.own[t.Name]
 	if o == nil {
-		o = &zmqOrigin{topic: t}
+		o = &zmqJournal{topic: t}
 		o.mu.journal = journal{maxBytes: t.MaxBytes, maxAge: t.MaxAge, first: 1}
 		b.mu.own[t.Name] = o
 	}
@@ -258,17 +258,17 @@ func (b *ZMQ) origin(t Topic) *zmqOrigin {
 
 // Subscribe implements Bus. It waits at most ZMQBusConfig.PeerTimeout for peers which do not
 // answer; their messages are delivered when they do.
-func (b *ZMQ) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	mt, err := b.local.topic(t)
+func (b *ZMQBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	mt, err := b.local.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if mt.topic.Durable {
-		b.settle(ctx, mt)
+		b.awaitPeers(ctx, mt)
 		return b.local.Subscribe(ctx, t, from, sink, ready)
 	}
 	return b.local.Subscribe(ctx, t, from, sink, func() {
-		b.settle(ctx, mt)
+		b.awaitPeers(ctx, mt)
 		if ready != nil && ctx.Err() == nil {
 			ready()
 		}
@@ -277,16 +277,16 @@ func (b *ZMQ) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Mes
 
 // DescribeTopic implements Bus. It requests missing messages from the peers and then describes the
 // local journal.
-func (b *ZMQ) Span(ctx context.Context, t Topic) (Span, error) {
-	mt, err := b.local.lasting(ctx, "look at", t)
+func (b *ZMQBus) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+	mt, err := b.local.durableTopic(ctx, "look at", t)
 	if err != nil {
-		return Span{}, err
+		return TopicState{}, err
 	}
-	b.settle(ctx, mt)
-	return b.local.Span(ctx, t)
+	b.awaitPeers(ctx, mt)
+	return b.local.DescribeTopic(ctx, t)
 }
 
 // Purge implements Bus. It affects this process only; peers keep their messages.
-func (b *ZMQ) Purge(ctx context.Context, t Topic, below uint64) error {
+func (b *ZMQBus) Purge(ctx context.Context, t Topic, below uint64) error {
 	return b.local.Purge(ctx, t, below)
 }

@@ -18,9 +18,9 @@ type Kind string
 
 // The kinds of instance.
 const (
-	Worker   Kind = "worker"
-	Frontend Kind = "frontend"
-	Router   Kind = "router"
+	KindWorker   Kind = "worker"
+	KindFrontend Kind = "frontend"
+	KindRouter   Kind = "router"
 )
 
 // Instance is one registered process. Two registrations with the same Kind and ID are the same

@@ -13,7 +13,7 @@ import (
 )
 
 // RegistryFaults configures how a registry misbehaves. The zero value is a registry without faults.
-type Faults struct {
+type RegistryFaults struct {
 	// Fail is the probability, from 0 to 1, that Register or Update returns Unavailable and has no
 	// effect.
 	Fail float64
@@ -28,9 +28,9 @@ type FaultyRegistry struct {
 	seed  uint64
 	mu    struct {
 		sync.Mutex
-		faults  Faults
+		faults  RegistryFaults
 		down    bool
-		calls   map[name]uint64
+		calls   map[instanceKey]uint64
 		watches []*faultyWatch
 		opened  uint64
 	}
@@ -40,15 +40,15 @@ var _ Registry = (*FaultyRegistry)(nil)
 
 // WithFaults wraps inner. Whether a call fails depends only on the seed, the instance, and the
 // number of earlier calls for it.
-func Faulty(inner Registry, seed uint64, f Faults) *FaultyRegistry {
+func WithFaults(inner Registry, seed uint64, f RegistryFaults) *FaultyRegistry {
 	r := &FaultyRegistry{inner: inner, seed: seed}
 	r.mu.faults = f
-	r.mu.calls = make(map[name]uint64)
+	r.mu.calls = make(map[instanceKey]uint64)
 	return r
 }
 
 // Set replaces the faults of subsequent calls.
-func (r *FaultyRegistry) Set(f Faults) {
+func (r *FaultyRegistry) Set(f RegistryFaults) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.faults = f
@@ -56,27 +56,27 @@ func (r *FaultyRegistry) Set(f Faults) {
 
 // Down makes the store unreachable: Register, Update and Release return Unavailable, and watchers
 // keep their last set, marked unconfirmed.
-func (r *FaultyRegistry) Down() { r.turn(true) }
+func (r *FaultyRegistry) Down() { r.setDown(true) }
 
 // Up makes the store reachable again: watchers get the current set.
-func (r *FaultyRegistry) Up() { r.turn(false) }
+func (r *FaultyRegistry) Up() { r.setDown(false) }
 
-func (r *FaultyRegistry) turn(down bool) {
+func (r *FaultyRegistry) setDown(down bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.down = down
 	for _, w := range r.mu.watches {
-		w.notify()
+		w.wakeWatch()
 	}
 }
 
 // admitCall decides at random whether one call for n may pass.
-func (r *FaultyRegistry) admit(op string, n name) error {
+func (r *FaultyRegistry) admitCall(op string, n instanceKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	call := r.mu.calls[n]
 	r.mu.calls[n] = call + 1
-	rng := source(r.seed, string(n.kind), uint64(n.id), call)
+	rng := randFor(r.seed, string(n.kind), uint64(n.id), call)
 	if r.mu.down || rng.Float64() < r.mu.faults.Fail {
 		return fault.New(fault.Unavailable, "%s %s %d: the store is out of reach (injected)", op, n.kind, n.id)
 	}
@@ -85,8 +85,8 @@ func (r *FaultyRegistry) admit(op string, n name) error {
 
 // Register implements Registry.
 func (r *FaultyRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
-	n := name{in.Kind, in.ID}
-	if err := r.admit("register", n); err != nil {
+	n := instanceKey{in.Kind, in.ID}
+	if err := r.admitCall("register", n); err != nil {
 		return nil, err
 	}
 	l, err := r.inner.Register(ctx, in)
@@ -98,13 +98,13 @@ func (r *FaultyRegistry) Register(ctx context.Context, in Instance) (Lease, erro
 
 type faultyLease struct {
 	registry *FaultyRegistry
-	name     name
+	name     instanceKey
 	inner    Lease
 }
 
 // Update implements Lease.
 func (l *faultyLease) Update(ctx context.Context, in Instance) error {
-	if err := l.registry.admit("update", l.name); err != nil {
+	if err := l.registry.admitCall("update", l.name); err != nil {
 		return err
 	}
 	return l.inner.Update(ctx, in)
@@ -139,22 +139,22 @@ type faultyWatch struct {
 	}
 }
 
-func (w *faultyWatch) notify() {
+func (w *faultyWatch) wakeWatch() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (w *faultyWatch) put(set []Instance) {
+func (w *faultyWatch) putSet(set []Instance) {
 	w.mu.Lock()
 	w.mu.set = set
 	w.mu.version++
 	w.mu.Unlock()
-	w.notify()
+	w.wakeWatch()
 }
 
-func (w *faultyWatch) get() ([]Instance, uint64) {
+func (w *faultyWatch) getSet() ([]Instance, uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.set, w.mu.version
@@ -162,12 +162,12 @@ func (w *faultyWatch) get() ([]Instance, uint64) {
 
 // Watch implements Registry.
 func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
-	w, rng := r.open(kind)
-	defer r.close(w)
+	w, rng := r.openWatch(kind)
+	defer r.closeWatch(w)
 	ictx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- r.inner.Watch(ictx, kind, w.put) }()
+	go func() { ended <- r.inner.Watch(ictx, kind, w.putSet) }()
 
 	var shown []Instance
 	var version uint64 // of shown; 0 also after shown was marked unconfirmed
@@ -177,11 +177,11 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 			return err // nil when ctx ended
 		case <-w.wake:
 		}
-		r.pause(ictx, rng)
+		r.sleepRandom(ictx, rng)
 		if ctx.Err() != nil {
 			continue // wait for the inner watch
 		}
-		set, v := w.get()
+		set, v := w.getSet()
 		switch down := r.isDown(); {
 		case down && version != 0:
 			for i := range shown {
@@ -197,23 +197,23 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 }
 
 // openWatch starts a watch. Its random source depends on the order of watches.
-func (r *FaultyRegistry) open(kind Kind) (*faultyWatch, *rand.Rand) {
+func (r *FaultyRegistry) openWatch(kind Kind) (*faultyWatch, *rand.Rand) {
 	w := &faultyWatch{wake: make(chan struct{}, 1)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.watches = append(r.mu.watches, w)
 	r.mu.opened++
-	return w, source(r.seed, "watch "+string(kind), r.mu.opened, 0)
+	return w, randFor(r.seed, "watch "+string(kind), r.mu.opened, 0)
 }
 
-func (r *FaultyRegistry) close(w *faultyWatch) {
+func (r *FaultyRegistry) closeWatch(w *faultyWatch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.watches = slices.DeleteFunc(r.mu.watches, func(o *faultyWatch) bool { return o == w })
 }
 
 // sleepRandom waits for a random time below the current delay, or until ctx ends.
-func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
+func (r *FaultyRegistry) sleepRandom(ctx context.Context, rng *rand.Rand) {
 	r.mu.Lock()
 	limit := r.mu.faults.Delay
 	r.mu.Unlock()
@@ -229,7 +229,7 @@ func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
 }
 
 // randFor returns the random source of call n for a name and id.
-func source(seed uint64, what string, id, n uint64) *rand.Rand {
+func randFor(seed uint64, what string, id, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(what + "\x00"))
 	h.Write(binary.LittleEndian.AppendUint64(nil, id))

@@ -32,7 +32,7 @@ type FileConfig struct {
 	TTL time.Duration
 	// Interval is the time between two reads of the directory by a watch. 0 means a twentieth of
 	// the TTL.
-	Every time.Duration
+	Interval time.Duration
 	// Log receives lost registrations, interruptions and unreadable files. Nil discards them.
 	Log *slog.Logger
 }
@@ -40,7 +40,7 @@ type FileConfig struct {
 // EnsureDefaults replaces zero values by their defaults.
 func (c *FileConfig) EnsureDefaults() {
 	c.TTL = cmp.Or(c.TTL, 10*time.Second)
-	c.Every = cmp.Or(c.Every, c.TTL/20)
+	c.Interval = cmp.Or(c.Interval, c.TTL/20)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -55,8 +55,8 @@ func (c *FileConfig) Validate() error {
 	if c.TTL < 100*time.Millisecond {
 		errs = append(errs, fault.New(fault.Invalid, "file discovery ttl: have %v, use at least 100ms", c.TTL))
 	}
-	if c.Every <= 0 || c.Every > c.TTL/4 {
-		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Every, c.TTL))
+	if c.Interval <= 0 || c.Interval > c.TTL/4 {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL))
 	}
 	return errors.Join(errs...)
 }
@@ -64,7 +64,7 @@ func (c *FileConfig) Validate() error {
 // FileRegistry is the discovery plane in a directory. Every registration has its own file, which
 // its process replaces periodically with a higher counter. So no two processes write the same file,
 // and no clocks are compared across processes. docs/format/disco.md documents the bytes.
-type File struct {
+type FileRegistry struct {
 	cfg       FileConfig
 	malformed atomic.Uint64
 	leases    sync.WaitGroup // goroutines of the current registrations
@@ -78,23 +78,23 @@ type File struct {
 	}
 }
 
-var _ Registry = (*File)(nil)
+var _ Registry = (*FileRegistry)(nil)
 
 // NewFileRegistry returns a registry in cfg.Dir. An unreadable directory is no error, because it
 // may become readable later.
-func NewFile(cfg FileConfig) (*File, error) {
+func NewFileRegistry(cfg FileConfig) (*FileRegistry, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	f := &File{cfg: cfg}
+	f := &FileRegistry{cfg: cfg}
 	f.mu.held = map[string]context.CancelFunc{}
 	return f, nil
 }
 
 // Close stops refreshing the registrations that were not released, and waits until that has
 // stopped. They disappear when their leases expire, as after a crash. It is idempotent.
-func (f *File) Close() {
+func (f *FileRegistry) Close() {
 	f.mu.Lock()
 	f.mu.closed = true
 	for _, stop := range f.mu.held {
@@ -105,11 +105,11 @@ func (f *File) Close() {
 }
 
 // Malformed returns how many files could not be decoded.
-func (f *File) Malformed() uint64 { return f.malformed.Load() }
+func (f *FileRegistry) Malformed() uint64 { return f.malformed.Load() }
 
 // wakeWatches makes every watch read the directory at once, so that all watches of this process see
 // a change at the same time: a router must not lag behind the frontend that it routes for.
-func (f *File) poke() {
+func (f *FileRegistry) wakeWatches() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, wake := range f.mu.watches {
@@ -121,7 +121,7 @@ func (f *File) poke() {
 }
 
 // addWatch registers a watch for wakeups; leave unregisters it.
-func (f *File) join() (wake chan struct{}, leave func()) {
+func (f *FileRegistry) addWatch() (wake chan struct{}, leave func()) {
 	wake = make(chan struct{}, 1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +134,7 @@ func (f *File) join() (wake chan struct{}, leave func()) {
 }
 
 // holdsLease reports whether a current registration of this object has that holder.
-func (f *File) holds(holder string) bool {
+func (f *FileRegistry) holdsLease(holder string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, ok := f.mu.held[holder]
@@ -142,13 +142,13 @@ func (f *File) holds(holder string) bool {
 }
 
 // errDirUnavailable is the error for a failure of the directory.
-func dirUnavailable(op string, err error) error {
+func errDirUnavailable(op string, err error) error {
 	return fault.New(fault.Unavailable, "%s: %v; check that the discovery directory is there and can be written", op, err)
 }
 
 // leaseFileName is the parsed name of a registration's file.
-type fileName struct {
-	name
+type leaseFileName struct {
+	instanceKey
 	epoch  uint64
 	holder string
 }
@@ -159,28 +159,28 @@ const (
 	maxHolder  = 64
 )
 
-func (n fileName) String() string {
+func (n leaseFileName) String() string {
 	return string(n.kind) + "." + strconv.FormatUint(uint64(n.id), 10) + "." + strconv.FormatUint(n.epoch, 10) + "." + n.holder + fileSuffix
 }
 
 // isNewerThan orders the registrations of one instance: the highest epoch wins, and of equal epochs
 // the smallest holder.
-func (n fileName) newer(o fileName) bool {
+func (n leaseFileName) isNewerThan(o leaseFileName) bool {
 	return n.epoch > o.epoch || n.epoch == o.epoch && n.holder < o.holder
 }
 
 // parseFileName parses a file name. It accepts only the exact output of String.
-func splitFileName(s string) (n fileName, ok bool) {
+func parseFileName(s string) (n leaseFileName, ok bool) {
 	rest, ok := strings.CutSuffix(s, fileSuffix)
 	parts := strings.Split(rest, ".")
 	if !ok || len(parts) != 4 || checkKind(Kind(parts[0])) != nil {
-		return fileName{}, false
+		return leaseFileName{}, false
 	}
 	id, err1 := strconv.ParseUint(parts[1], 10, 64)
 	epoch, err2 := strconv.ParseUint(parts[2], 10, 64)
-	n = fileName{name{Kind(parts[0]), kv.WorkerID(id)}, epoch, parts[3]}
+	n = leaseFileName{instanceKey{Kind(parts[0]), kv.WorkerID(id)}, epoch, parts[3]}
 	if err1 != nil || err2 != nil || n.id > kv.MaxWorkerID || !isHex(n.holder) || n.String() != s {
-		return fileName{}, false
+		return leaseFileName{}, false
 	}
 	return n, true
 }
@@ -190,7 +190,7 @@ func isHex(s string) bool {
 }
 
 // fileBeat is the second line of a file.
-type beat struct {
+type fileBeat struct {
 	Count uint64 `json:"beat"`
 }
 
@@ -206,54 +206,54 @@ func encodeFile(record []byte, count uint64) []byte {
 }
 
 // decodeFile decodes the content of the file n.
-func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
+func decodeFile(n leaseFileName, data []byte) (r instanceRecord, count uint64, err error) {
 	if len(data) > maxFile {
-		return record{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
+		return instanceRecord{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
 	}
 	first, second, ok := bytes.Cut(data, []byte("\n"))
 	if !ok {
-		return record{}, 0, fault.New(fault.Invalid, "file: it has no second line")
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: it has no second line")
 	}
 	if r, err = decodeRecord(n.kind, n.id, first); err != nil {
-		return record{}, 0, err
+		return instanceRecord{}, 0, err
 	}
 	if r.Epoch != n.epoch || r.Holder != n.holder {
-		return record{}, 0, fault.New(fault.Invalid, "file: it is of another registration than its name")
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: it is of another registration than its name")
 	}
-	var b beat
+	var b fileBeat
 	if err := json.Unmarshal(second, &b); err != nil {
-		return record{}, 0, fault.New(fault.Invalid, "file: second line: %w", err)
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: second line: %w", err)
 	}
 	return r, b.Count, nil
 }
 
 // listFiles returns the names of the files that match. It skips everything that is not a regular
 // file, such as a pipe, on which a read would block.
-func (f *File) list(match func(fileName) bool) ([]fileName, error) {
+func (f *FileRegistry) listFiles(match func(leaseFileName) bool) ([]leaseFileName, error) {
 	entries, err := os.ReadDir(f.cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	var names []fileName
+	var names []leaseFileName
 	for _, e := range entries {
-		if n, ok := splitFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
+		if n, ok := parseFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
 			names = append(names, n)
 		}
 	}
 	return names, nil
 }
 
-func (f *File) path(n fileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
+func (f *FileRegistry) filePath(n leaseFileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
 
 // readLeaseFile reads at most one byte more than a valid file has. The file may have been replaced
 // by something else since it was listed.
-func (f *File) load(n fileName) ([]byte, error) {
-	if info, err := os.Lstat(f.path(n)); err != nil {
+func (f *FileRegistry) readLeaseFile(n leaseFileName) ([]byte, error) {
+	if info, err := os.Lstat(f.filePath(n)); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a file but of type %s", n, info.Mode().Type())
 	}
-	file, err := os.Open(f.path(n))
+	file, err := os.Open(f.filePath(n))
 	if err != nil {
 		return nil, err
 	}
@@ -264,22 +264,22 @@ func (f *File) load(n fileName) ([]byte, error) {
 // replaceFile replaces a file atomically: readers see the old or the new content. An existing file
 // at the temporary name is a leftover, or was planted: a symbolic link would redirect the write,
 // and a pipe would block it.
-func (f *File) store(n fileName, data []byte) (err error) {
+func (f *FileRegistry) replaceFile(n leaseFileName, data []byte) (err error) {
 	if err := os.MkdirAll(f.cfg.Dir, 0o755); err != nil {
 		return err
 	}
 	temp := filepath.Join(f.cfg.Dir, tempPrefix+n.holder)
-	if err := writeNew(temp, data); err != nil {
+	if err := writeNewFile(temp, data); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
-	if err := os.Rename(temp, f.path(n)); err != nil {
+	if err := os.Rename(temp, f.filePath(n)); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
 	return nil
 }
 
 // writeNewFile creates the file at path, which it removes first if it exists.
-func writeNew(path string, data []byte) error {
+func writeNewFile(path string, data []byte) error {
 	if err := ignoreMissing(os.Remove(path)); err != nil {
 		return err
 	}
@@ -292,7 +292,9 @@ func writeNew(path string, data []byte) error {
 }
 
 // removeFile removes a file; a missing file is no error.
-func (f *File) remove(n fileName) error { return ignoreMissing(os.Remove(f.path(n))) }
+func (f *FileRegistry) removeFile(n leaseFileName) error {
+	return ignoreMissing(os.Remove(f.filePath(n)))
+}
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
@@ -304,7 +306,7 @@ func ignoreMissing(err error) error {
 // Register implements Registry. To find out whether a registration with an equal or higher epoch is
 // alive, it must watch whether that file changes: for a TTL if the process is dead, for about a
 // third of a TTL if it is alive.
-func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
+func (f *FileRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -312,12 +314,12 @@ func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.take(ctx); err != nil {
+	if err := l.claimInstance(ctx); err != nil {
 		return nil, err
 	}
-	if err := f.keep(l); err != nil {
-		return nil, errors.Join(err, f.remove(l.file))
+	if err := f.startLease(l); err != nil {
+		return nil, errors.Join(err, f.removeFile(l.file))
 	}
-	f.poke()
+	f.wakeWatches()
 	return l, nil
 }

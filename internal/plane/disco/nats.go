@@ -20,7 +20,7 @@ import (
 )
 
 // NATSRegistryConfig configures a registry in a NATS key-value bucket.
-type NATSConfig struct {
+type NATSRegistryConfig struct {
 	// Bucket is the bucket's name: letters, digits, '-' and '_'. All processes which discover each
 	// other use the same. Empty means "penstock_discovery".
 	Bucket string
@@ -35,7 +35,7 @@ type NATSConfig struct {
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSRegistryConfig) EnsureDefaults() {
 	if c.Bucket == "" {
 		c.Bucket = "penstock_discovery"
 	}
@@ -51,7 +51,7 @@ func (c *NATSConfig) EnsureDefaults() {
 }
 
 // Validate reports all problems of c.
-func (c *NATSConfig) Validate() error {
+func (c *NATSRegistryConfig) Validate() error {
 	var errs []error
 	if checkKind(Kind(c.Bucket)) != nil {
 		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
@@ -68,10 +68,10 @@ func (c *NATSConfig) Validate() error {
 // NATSRegistry is the discovery plane in a NATS key-value bucket. An instance has a record, which
 // persists, and a liveness key with a TTL, which its process refreshes. docs/format/disco.md
 // documents the bytes of both.
-type NATS struct {
+type NATSRegistry struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
-	cfg       NATSConfig
+	cfg       NATSRegistryConfig
 	malformed atomic.Uint64
 	leases    sync.WaitGroup // goroutines of the current registrations
 	mu        struct {
@@ -81,20 +81,20 @@ type NATS struct {
 	}
 }
 
-var _ Registry = (*NATS)(nil)
+var _ Registry = (*NATSRegistry)(nil)
 
 // NewNATSRegistry returns a registry over nc, which remains owned by the caller. The registry uses
 // the server only when it is used itself.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+func NewNATSRegistry(nc *nats.Conn, cfg NATSRegistryConfig) (*NATSRegistry, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open discovery", err)
+		return nil, natsd.WrapUnavailable("open discovery", err)
 	}
-	r := &NATS{nc: nc, js: js, cfg: cfg}
+	r := &NATSRegistry{nc: nc, js: js, cfg: cfg}
 	r.mu.stops = make(map[*natsLease]context.CancelFunc)
 	return r, nil
 }
@@ -102,7 +102,7 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 // Close stops refreshing the registrations that were not released, and waits until that has
 // stopped. They disappear when their leases expire, as after a crash; release them before Close to
 // remove them at once. It is idempotent.
-func (r *NATS) Close() {
+func (r *NATSRegistry) Close() {
 	r.mu.Lock()
 	r.mu.closed = true
 	for _, stop := range r.mu.stops {
@@ -116,9 +116,9 @@ func (r *NATS) Close() {
 // that has just started: existing registrations come from an earlier run, and their leases would
 // keep dead instances visible for a while. Live processes elsewhere register again when they find
 // their leases gone, as after any loss of the store.
-func (r *NATS) Forget(ctx context.Context) error {
-	return natsd.While(ctx, r.nc, "forget instances", func(ctx context.Context) error {
-		s, err := r.js.Stream(ctx, r.stream())
+func (r *NATSRegistry) PurgeInstances(ctx context.Context) error {
+	return natsd.RunWhileConnected(ctx, r.nc, "forget instances", func(ctx context.Context) error {
+		s, err := r.js.Stream(ctx, r.streamName())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
 		}
@@ -130,7 +130,7 @@ func (r *NATS) Forget(ctx context.Context) error {
 }
 
 // Malformed returns how many records and liveness keys could not be decoded.
-func (r *NATS) Malformed() uint64 { return r.malformed.Load() }
+func (r *NATSRegistry) Malformed() uint64 { return r.malformed.Load() }
 
 // Prefixes of an instance's keys. They differ, so that one filter selects the keys of one type and
 // kind.
@@ -139,18 +139,18 @@ const (
 	leaseWord  = "lease"
 )
 
-func recordKey(n name) string { return fmt.Sprintf("%s.%s.%d", recordWord, n.kind, n.id) }
-func leaseKey(n name) string  { return fmt.Sprintf("%s.%s.%d", leaseWord, n.kind, n.id) }
+func recordKey(n instanceKey) string { return fmt.Sprintf("%s.%s.%d", recordWord, n.kind, n.id) }
+func leaseKey(n instanceKey) string  { return fmt.Sprintf("%s.%s.%d", leaseWord, n.kind, n.id) }
 
 // keySubject returns the subject of a key of the bucket, or a filter for several keys.
-func (r *NATS) subject(key string) string { return "$KV." + r.cfg.Bucket + "." + key }
+func (r *NATSRegistry) keySubject(key string) string { return "$KV." + r.cfg.Bucket + "." + key }
 
 // streamName returns the name of the bucket's stream.
-func (r *NATS) stream() string { return "KV_" + r.cfg.Bucket }
+func (r *NATSRegistry) streamName() string { return "KV_" + r.cfg.Bucket }
 
 // parseSubject returns the key prefix and id of a subject of kind.
-func (r *NATS) splitSubject(kind Kind, subject string) (word string, id kv.WorkerID, ok bool) {
-	key, ok := strings.CutPrefix(subject, r.subject(""))
+func (r *NATSRegistry) parseSubject(kind Kind, subject string) (word string, id kv.WorkerID, ok bool) {
+	key, ok := strings.CutPrefix(subject, r.keySubject(""))
 	if !ok {
 		return "", 0, false
 	}
@@ -174,7 +174,7 @@ const maxBucket = 64 << 20
 
 // openBucket opens the bucket; it creates the bucket if it is missing. An existing bucket keeps the
 // settings that its operator gave it.
-func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+func (r *NATSRegistry) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	b, err := r.js.KeyValue(ctx, r.cfg.Bucket)
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return b, err
@@ -182,7 +182,7 @@ func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, done := natsd.SeeThrough(ctx, r.nc)
+	ctx, done := natsd.DetachedContext(ctx, r.nc)
 	defer done()
 	b, err = r.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket:         r.cfg.Bucket,
@@ -200,7 +200,7 @@ func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 }
 
 // isLostRace reports whether a write failed because the key had changed meanwhile.
-func lostRace(err error) bool {
+func isLostRace(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
 		return true

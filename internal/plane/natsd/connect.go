@@ -19,11 +19,11 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 	}
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; %s", redact(urls), err, connectHint(err))
+		return nil, fmt.Errorf("connect to %s: %w; %s", redactURLs(urls), err, connectHint(err))
 	}
 	if err := checkVersion(nc.ConnectedServerVersion()); err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("connect to %s: %w", redact(urls), err)
+		return nil, fmt.Errorf("connect to %s: %w", redactURLs(urls), err)
 	}
 	return nc, nil
 }
@@ -32,7 +32,7 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 func connOptions(name string, log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
-		nats.SetCustomDialer(&dialer{timeout: dialTimeout}),
+		nats.SetCustomDialer(&closingDialer{timeout: dialTimeout}),
 		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond),
@@ -67,7 +67,7 @@ func connOptions(name string, log *slog.Logger) []nats.Option {
 }
 
 // redactURLs returns urls without passwords and tokens.
-func redact(urls string) string {
+func redactURLs(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, s := range list {
 		u, err := url.Parse(strings.TrimSpace(s))

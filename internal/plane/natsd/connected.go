@@ -38,7 +38,7 @@ func WhileConnected(ctx context.Context, nc *nats.Conn) (context.Context, func()
 // RunWhileConnected runs one operation on the server under ctx, at most until the connection is
 // lost. It converts the operation's error to one for callers: ctx's error if ctx has ended, a
 // fault.Error unchanged, and Unavailable otherwise. op describes the operation.
-func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context) error) error {
+func RunWhileConnected(ctx context.Context, nc *nats.Conn, op string, f func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -54,13 +54,13 @@ func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context
 	case cctx.Err() != nil:
 		err = context.Cause(cctx)
 	}
-	return Unavailable(op, err)
+	return WrapUnavailable(op, err)
 }
 
 // WrapUnavailable returns err as Unavailable, a failure for a reason that may pass. It hides the
 // cause from errors.Is: a timeout within the client library does not mean that the caller's context
 // has ended.
-func Unavailable(op string, err error) error {
+func WrapUnavailable(op string, err error) error {
 	if errors.Is(err, nats.ErrReconnectBufExceeded) { // nothing is buffered, so every publication returns this
 		err = fmt.Errorf("%w: no connection", ErrInterrupted)
 	}
@@ -74,7 +74,7 @@ const createTimeout = 5 * time.Second
 // only when nc disconnects or createTimeout has passed. A server which is shut down while it
 // creates a stream leaves that stream's store open forever, so the creator must wait for the answer
 // before it releases the server. The returned function releases the context and waits for that.
-func SeeThrough(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
+func DetachedContext(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	ctx, stop := WhileConnected(ctx, nc)
 	return ctx, func() { stop(); cancel() }

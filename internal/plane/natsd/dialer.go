@@ -13,7 +13,7 @@ const dialTimeout = 2 * time.Second
 // previous socket before it opens the next one: when a server accepts a connection and closes it
 // before its first line, nats.go drops the socket without closing it, and it stays in CLOSE_WAIT
 // until the garbage collector finds it.
-type dialer struct {
+type closingDialer struct {
 	timeout time.Duration
 	mu      struct {
 		sync.Mutex
@@ -22,7 +22,7 @@ type dialer struct {
 }
 
 // Dial implements nats.CustomDialer.
-func (d *dialer) Dial(network, address string) (net.Conn, error) {
+func (d *closingDialer) Dial(network, address string) (net.Conn, error) {
 	d.mu.Lock()
 	if d.mu.last != nil {
 		_ = d.mu.last.Close() // already closed, unless nats.go dropped it

@@ -45,7 +45,7 @@ const (
 )
 
 // isOutOfRoom reports whether JetStream refused a request for lack of resources.
-func outOfRoom(err error) bool {
+func isOutOfRoom(err error) bool {
 	var api *jetstream.APIError
 	if !errors.As(err, &api) {
 		return false
@@ -60,7 +60,7 @@ func outOfRoom(err error) bool {
 // operationHint returns advice for an error of an operation on the server.
 func operationHint(err error) string {
 	switch {
-	case outOfRoom(err):
+	case isOutOfRoom(err):
 		return "JetStream has no room: free disk space at the NATS server, remove streams that are not used, or give its account or server more"
 	case errors.Is(err, context.DeadlineExceeded): // also the answer of a server which cannot write
 		return "check the connection to the NATS server, and the free space on its disk"

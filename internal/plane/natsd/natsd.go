@@ -49,7 +49,7 @@ func (c *Config) EnsureDefaults() {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen != "" {
-		if _, _, err := c.hostPort(); err != nil {
+		if _, _, err := c.listenHostPort(); err != nil {
 			errs = append(errs, fmt.Errorf("listen address %.100q: %w; use HOST:PORT", c.Listen, err))
 		}
 	}
@@ -59,7 +59,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *Config) hostPort() (host string, port int, err error) {
+func (c *Config) listenHostPort() (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return "", 0, err

@@ -29,18 +29,18 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		current instance       // zero before the first start; replaced by replaceServer
+		current serverInstance // zero before the first start; replaced by replaceServer
 		serving *server.Server // current.nats when clients can use it, otherwise nil
 	}
-	stop context.CancelFunc // stops watchWrites
-	ends sync.WaitGroup     // waits for watchWrites
+	stop     context.CancelFunc // stops watchWrites
+	watching sync.WaitGroup     // waits for watchWrites
 }
 
 // serverInstance is one of the servers that run one after another, with its own log: errors which a
 // server logs while it stops are no reason to replace its successor.
-type instance struct {
+type serverInstance struct {
 	nats *server.Server
-	log  *logger
+	log  *serverLogger
 }
 
 // Start starts a server and returns when clients can use it. With an empty or small DataDir that
@@ -68,33 +68,33 @@ func Start(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.dir = dir
-	if err := s.launch(options(&cfg, dir)); err != nil {
+	if err := s.launchServer(serverOptions(&cfg, dir)); err != nil {
 		return nil, err
 	}
-	if addr, ok := s.current().nats.Addr().(*net.TCPAddr); ok { // a replacement listens at the same port
-		host, _, _ := cfg.hostPort() // Validate has checked it
+	if addr, ok := s.currentServer().nats.Addr().(*net.TCPAddr); ok { // a replacement listens at the same port
+		host, _, _ := cfg.listenHostPort() // Validate has checked it
 		s.cfg.Listen = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.ends.Go(func() { s.watch(ctx) })
+	s.watching.Go(func() { s.watchWrites(ctx) })
 	return s, nil
 }
 
 // launchServer starts a server and returns when clients can use it.
-func (s *Server) launch(o *server.Options) error {
-	log := newLogger(s.log)
+func (s *Server) launchServer(o *server.Options) error {
+	log := newServerLogger(s.log)
 	ns, err := server.NewServer(o)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.current, s.mu.serving = instance{nats: ns, log: log}, nil
+	s.mu.current, s.mu.serving = serverInstance{nats: ns, log: log}, nil
 	s.mu.Unlock()
 	ns.SetLoggerV2(log, false, false, false)
 	ns.Start() // returns when it accepts connections, or has logged why not
 	if msg := log.fatalMessage(); msg != "" {
-		return explain(msg, &s.cfg, s.dir)
+		return explainStartError(msg, &s.cfg, s.dir)
 	}
 	if !ns.ReadyForConnections(10 * time.Second) {
 		return errors.New("not ready within 10 s")
@@ -106,7 +106,7 @@ func (s *Server) launch(o *server.Options) error {
 }
 
 // currentServer returns the running server; its nats is nil if none was started.
-func (s *Server) current() instance {
+func (s *Server) currentServer() serverInstance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.current
@@ -128,7 +128,7 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 // tlsTimeout bounds the TLS handshake of a connection.
 const tlsTimeout = 5 * time.Second
 
-func options(cfg *Config, dir string) *server.Options {
+func serverOptions(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
 		ServerName:         "penstock",
 		DontListen:         cfg.Listen == "",
@@ -148,7 +148,7 @@ func options(cfg *Config, dir string) *server.Options {
 		o.TLSVerify = cfg.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	}
 	if cfg.Listen != "" {
-		o.Host, o.Port, _ = cfg.hostPort() // Validate has checked it
+		o.Host, o.Port, _ = cfg.listenHostPort() // Validate has checked it
 		if o.Host == "" {
 			o.Host = "0.0.0.0"
 		}
@@ -160,7 +160,7 @@ func options(cfg *Config, dir string) *server.Options {
 }
 
 // explainStartError adds advice for the operator to the server's fatal message.
-func explain(msg string, cfg *Config, dir string) error {
+func explainStartError(msg string, cfg *Config, dir string) error {
 	switch {
 	case strings.HasPrefix(msg, "Error listening on port"):
 		return fmt.Errorf("listen on %s: %s; stop what uses the port or choose another", cfg.Listen, msg)
@@ -172,7 +172,7 @@ func explain(msg string, cfg *Config, dir string) error {
 
 // URL returns the address of the server for other processes; "" if it does not listen.
 func (s *Server) URL() string {
-	addr, ok := s.current().nats.Addr().(*net.TCPAddr)
+	addr, ok := s.currentServer().nats.Addr().(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
@@ -189,8 +189,8 @@ func (s *Server) URL() string {
 
 // StoreUsage returns, in bytes of files, how much all streams store, how much is reserved for them,
 // and the limit. ok is false while no server is running.
-func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
-	info, err := s.current().nats.Jsz(nil)
+func (s *Server) StoreUsage() (used, reserved, limit uint64, ok bool) {
+	info, err := s.currentServer().nats.Jsz(nil)
 	if err != nil || info.Disabled || info.Config.MaxStore <= 0 {
 		return 0, 0, 0, false
 	}
@@ -215,8 +215,8 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 func (s *Server) Close() error {
 	s.close.Do(func() {
 		s.stop()
-		s.ends.Wait()
-		if ns := s.current().nats; ns != nil {
+		s.watching.Wait()
+		if ns := s.currentServer().nats; ns != nil {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}

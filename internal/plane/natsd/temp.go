@@ -45,7 +45,7 @@ func removeAbandoned(log *slog.Logger) {
 		return
 	}
 	for _, e := range list {
-		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.IsDir() || !abandoned(temp, e.Name()) {
+		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.IsDir() || !isAbandoned(temp, e.Name()) {
 			continue
 		}
 		if err := temp.RemoveAll(e.Name()); err != nil {
@@ -58,7 +58,7 @@ func removeAbandoned(log *slog.Logger) {
 
 // isAbandoned reports whether the directory in temp is one of ours whose server is dead: it has the
 // mark, and its lock is free.
-func abandoned(temp *os.Root, name string) bool {
+func isAbandoned(temp *os.Root, name string) bool {
 	for _, file := range []string{tempMark, lockName} {
 		// Opening a file that is not regular may block.
 		if info, err := temp.Lstat(filepath.Join(name, file)); err != nil || !info.Mode().IsRegular() {

@@ -10,7 +10,7 @@ import (
 // awakeClock distinguishes time during which this process ran from time during which it did not. A
 // process which was stopped or got no CPU received nothing from its peers meanwhile, and that
 // silence is its own. A loop that measures a peer's silence waits with an awakeClock.
-type awake struct {
+type awakeClock struct {
 	due   time.Time
 	slack time.Duration
 	late  int // consecutive waits that ended too late
@@ -22,13 +22,13 @@ const lateShare = 8
 
 // startWait starts a wait of d from now and returns its end. The wait counts if it ends no more
 // than slack later than that.
-func (a *awake) wait(d, slack time.Duration) time.Time {
+func (a *awakeClock) startWait(d, slack time.Duration) time.Time {
 	a.due, a.slack = time.Now().Add(d), slack
 	return a.due
 }
 
 // waitCounts reports whether the wait which has just ended counts.
-func (a *awake) counts() bool {
+func (a *awakeClock) waitCounts() bool {
 	if time.Since(a.due) <= a.slack {
 		a.late = 0
 		return true
@@ -39,7 +39,7 @@ func (a *awake) counts() bool {
 
 // yieldProcessor returns after the goroutines which were ready have run. They may be about to send
 // or read the bytes whose absence looks like silence. The time they take shows in awakeClock.
-func letOthersRun() { runtime.Gosched() }
+func yieldProcessor() { runtime.Gosched() }
 
 // awakeSlices is the number of slices into which afterAwake divides its duration.
 const awakeSlices = 8
@@ -49,7 +49,7 @@ const awakeSlices = 8
 func afterAwake(d time.Duration, f func()) (stop func() bool) {
 	w := &struct {
 		sync.Mutex
-		awake
+		awakeClock
 		timer *time.Timer
 		left  int // remaining slices
 		over  bool
@@ -57,19 +57,19 @@ func afterAwake(d time.Duration, f func()) (stop func() bool) {
 	slice := max(d/awakeSlices, 1)
 	w.Lock()
 	defer w.Unlock()
-	w.wait(slice, slice)
+	w.startWait(slice, slice)
 	w.timer = time.AfterFunc(slice, func() {
-		letOthersRun()
+		yieldProcessor()
 		w.Lock()
 		defer w.Unlock()
 		switch {
 		case w.over:
 			return
-		case w.counts():
+		case w.waitCounts():
 			w.left--
 		}
 		if w.left > 0 {
-			w.wait(slice, slice)
+			w.startWait(slice, slice)
 			w.timer.Reset(slice)
 			return
 		}

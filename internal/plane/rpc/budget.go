@@ -10,13 +10,13 @@ import (
 // byteBudget bounds memory that several calls share, in bytes. A body's whole size is reserved
 // before its first byte is read, so that many large bodies which arrive at once, or never complete,
 // cannot exhaust the memory of the process.
-type budget struct {
+type byteBudget struct {
 	limit int64
 	used  atomic.Int64
 }
 
 // tryReserve reserves n bytes and reports whether they were available.
-func (b *budget) take(n int64) bool {
+func (b *byteBudget) tryReserve(n int64) bool {
 	if b.used.Add(n) > b.limit {
 		b.used.Add(-n)
 		return false
@@ -25,7 +25,7 @@ func (b *budget) take(n int64) bool {
 }
 
 // release returns n reserved bytes.
-func (b *budget) give(n int64) { b.used.Add(-n) }
+func (b *byteBudget) release(n int64) { b.used.Add(-n) }
 
 // errBodiesFull is the outcome of a call whose body does not fit the budget.
 func errBodiesFull(method string, n int64) *fault.Error {
@@ -34,18 +34,18 @@ func errBodiesFull(method string, n int64) *fault.Error {
 
 // partBuffer reassembles data that arrives in parts. Its memory grows with the bytes received, not
 // with the size announced.
-type gather struct {
+type partBuffer struct {
 	buf  []byte
 	size int // bytes when complete
 }
 
-var errTooMuch = errors.New("more bytes came than were announced")
+var errTooManyBytes = errors.New("more bytes came than were announced")
 
 // appendPart appends a copy of part.
-func (g *gather) add(part []byte) error {
+func (g *partBuffer) appendPart(part []byte) error {
 	need := len(g.buf) + len(part)
 	if need > g.size {
-		return errTooMuch
+		return errTooManyBytes
 	}
 	if need > cap(g.buf) {
 		grown := make([]byte, len(g.buf), min(max(need, 4*cap(g.buf), 64<<10), g.size))
@@ -57,4 +57,4 @@ func (g *gather) add(part []byte) error {
 }
 
 // isComplete reports whether all bytes have arrived.
-func (g *gather) whole() bool { return len(g.buf) == g.size }
+func (g *partBuffer) isComplete() bool { return len(g.buf) == g.size }

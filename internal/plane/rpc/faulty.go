@@ -14,7 +14,7 @@ import (
 
 // CallFaults configures how a plane misbehaves. Probabilities are from 0 to 1. The zero value is a
 // plane without faults.
-type Faults struct {
+type CallFaults struct {
 	// Refuse is the probability that a call ends with Unavailable before it reaches its handler.
 	Refuse float64
 	// Cut is the probability that the connection breaks during a call. The call then ends with
@@ -31,26 +31,26 @@ type FaultyPlane struct {
 	seed  uint64
 	mu    struct {
 		sync.Mutex
-		faults Faults
-		calls  map[target]uint64
+		faults CallFaults
+		calls  map[callTarget]uint64
 	}
 }
 
 var _ Plane = (*FaultyPlane)(nil)
 
-type target struct{ addr, method string }
+type callTarget struct{ addr, method string }
 
 // WithFaults wraps inner. The fate of a call depends only on the seed, the address, the method, and
 // the number of earlier calls with the same address and method.
-func Faulty(inner Plane, seed uint64, f Faults) *FaultyPlane {
+func WithFaults(inner Plane, seed uint64, f CallFaults) *FaultyPlane {
 	p := &FaultyPlane{inner: inner, seed: seed}
 	p.mu.faults = f
-	p.mu.calls = make(map[target]uint64)
+	p.mu.calls = make(map[callTarget]uint64)
 	return p
 }
 
 // Set replaces the faults of subsequent calls.
-func (p *FaultyPlane) Set(f Faults) {
+func (p *FaultyPlane) Set(f CallFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.faults = f
@@ -65,13 +65,13 @@ var errCut = errors.New("cut")
 
 // Call implements Plane.
 func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
-	f, rng := p.draw(target{addr, method})
+	f, rng := p.drawFaults(callTarget{addr, method})
 	refuse := rng.Float64() < f.Refuse
 	left := -1 // frames until the cut; negative means never
 	if rng.Float64() < f.Cut {
 		left = rng.IntN(max(f.CutAfter, 0) + 1)
 	}
-	if err := pause(ctx, rng, f.Delay); err != nil {
+	if err := sleepRandom(ctx, rng, f.Delay); err != nil {
 		return err
 	}
 	if refuse {
@@ -82,7 +82,7 @@ func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte
 			return errCut
 		}
 		left--
-		if err := pause(ctx, rng, f.Delay); err != nil {
+		if err := sleepRandom(ctx, rng, f.Delay); err != nil {
 			return err
 		}
 		return recv(frame)
@@ -94,7 +94,7 @@ func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte
 }
 
 // drawFaults returns the current faults and the random source for the next call to t.
-func (p *FaultyPlane) draw(t target) (Faults, *rand.Rand) {
+func (p *FaultyPlane) drawFaults(t callTarget) (CallFaults, *rand.Rand) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.mu.calls[t]
@@ -107,7 +107,7 @@ func (p *FaultyPlane) draw(t target) (Faults, *rand.Rand) {
 }
 
 // sleepRandom waits for a random time below limit, or until ctx ends.
-func pause(ctx context.Context, rng *rand.Rand, limit time.Duration) error {
+func sleepRandom(ctx context.Context, rng *rand.Rand, limit time.Duration) error {
 	if limit <= 0 {
 		return nil
 	}

@@ -19,13 +19,13 @@ import (
 //
 // A handler may be ahead of its caller by the credit, plus what HTTP/2 flow control admits into the
 // socket and the caller's stream window.
-type HTTP struct {
+type HTTPPlane struct {
 	cfg       HTTPConfig
 	dialer    *httpDialer
 	transport *http.Transport
 }
 
-var _ Plane = (*HTTP)(nil)
+var _ Plane = (*HTTPPlane)(nil)
 
 const (
 	// httpWindow is how many unread bytes of one stream may be in flight, in either direction.
@@ -41,23 +41,23 @@ const (
 	// httpDial bounds an attempt to connect, including TLS.
 	httpDial = 2 * time.Second
 	// bodyTimeout is how long a body may take from its first byte to its last.
-	bodyTime = 30 * time.Second
+	bodyTimeout = 30 * time.Second
 	// shutdownGrace is how long a server whose answers are written waits for its callers to
 	// disconnect. They have everything they need, and net/http would wait a second.
-	lastGoodbye = 100 * time.Millisecond
+	shutdownGrace = 100 * time.Millisecond
 )
 
 // NewHTTPPlane returns a plane without connections. The caller must close it.
-func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
+func NewHTTPPlane(cfg HTTPConfig) (*HTTPPlane, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	d := newHTTPDialer(cfg.KeepAlive, cfg.ClientTLS)
-	conf := cfg.http2()
+	conf := cfg.http2Config()
 	conf.StrictMaxConcurrentRequests = true
-	return &HTTP{cfg: cfg, dialer: d, transport: &http.Transport{
-		DialContext:        d.dial,
+	return &HTTPPlane{cfg: cfg, dialer: d, transport: &http.Transport{
+		DialContext:        d.dialPlain,
 		DialTLSContext:     d.dialTLS,
 		MaxConnsPerHost:    1,
 		IdleConnTimeout:    httpIdle,
@@ -68,7 +68,7 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 }
 
 // http2Config returns the settings common to both ends of a connection.
-func (c *HTTPConfig) http2() *http.HTTP2Config {
+func (c *HTTPConfig) http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxReceiveBufferPerStream: httpWindow,
 		SendPingTimeout:           c.KeepAlive / 2,
@@ -86,15 +86,15 @@ func http2Only() *http.Protocols {
 
 // Close closes the connections of callers. Calls in progress and later calls end with Unavailable.
 // It does not affect servers. It is idempotent.
-func (p *HTTP) Close() {
+func (p *HTTPPlane) Close() {
 	p.transport.CloseIdleConnections()
-	p.dialer.close()
+	p.dialer.closeAll()
 }
 
 // Serve implements Plane. addr is "host:port" or a URL. An address in use is a Conflict. Handlers
 // in progress outlive ctx: they end when they return or when their callers disconnect.
-func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
-	at, err := p.listenAt(addr)
+func (p *HTTPPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+	at, err := p.listenAddr(addr)
 	if err != nil {
 		return err
 	}
@@ -102,43 +102,43 @@ func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	if err != nil {
 		return errListen(at, err)
 	}
-	told, err := advertised(p.cfg.Advertise, l.Addr())
+	told, err := advertiseAddress(p.cfg.Advertise, l.Addr())
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
 	s := newHTTPServer(&p.cfg, h)
-	conf := p.cfg.http2()
+	conf := p.cfg.http2Config()
 	conf.MaxConcurrentStreams = p.cfg.MaxCalls + spareStreams
 	conf.MaxReceiveBufferPerConnection = httpServerWindow
 	srv := &http.Server{
 		Handler:           s,
 		Protocols:         http2Only(),
 		HTTP2:             conf,
-		ReadHeaderTimeout: bodyTime,
+		ReadHeaderTimeout: bodyTimeout,
 		IdleTimeout:       2 * httpIdle, // longer than the caller's
 		ConnState:         watchActive(p.cfg.KeepAlive),
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.accept(srv, silenceListener{l}) }()
+	go func() { done <- p.serveListener(srv, silenceListener{l}) }()
 	if ready != nil {
-		ready(p.scheme() + "://" + told)
+		ready(p.urlScheme() + "://" + told)
 	}
 	select {
 	case err := <-done: // the listener failed
-		s.drain()
+		s.startDraining()
 		s.calls.Wait()
 		return errors.Join(fault.New(fault.Unavailable, "serve %s: %w", at, err), srv.Close())
 	case <-ctx.Done():
 	}
-	s.drain()
-	shutdown(srv, s)
+	s.startDraining()
+	shutdownServer(srv, s)
 	<-done
 	return nil
 }
 
-func (p *HTTP) accept(srv *http.Server, l net.Listener) error {
+func (p *HTTPPlane) serveListener(srv *http.Server, l net.Listener) error {
 	if p.cfg.ServerTLS == nil {
 		return srv.Serve(l)
 	}
@@ -148,7 +148,7 @@ func (p *HTTP) accept(srv *http.Server, l net.Listener) error {
 
 // shutdownServer closes the listener, tells callers to use other connections, and returns when the
 // calls in progress are done and their outcomes are written.
-func shutdown(srv *http.Server, s *httpServer) {
+func shutdownServer(srv *http.Server, s *httpServer) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	gone := make(chan struct{})
@@ -157,14 +157,14 @@ func shutdown(srv *http.Server, s *httpServer) {
 		_ = srv.Shutdown(ctx) // fails when ctx ends; Close then does the rest
 	}()
 	s.calls.Wait()
-	t := time.AfterFunc(lastGoodbye, cancel)
+	t := time.AfterFunc(shutdownGrace, cancel)
 	defer t.Stop()
 	<-gone
 	_ = srv.Close()
 }
 
 // listenAddr returns the host:port for addr, which is an argument of Serve.
-func (p *HTTP) listenAt(addr string) (string, error) {
+func (p *HTTPPlane) listenAddr(addr string) (string, error) {
 	if addr == "" {
 		return p.cfg.Listen, nil
 	}
@@ -172,13 +172,13 @@ func (p *HTTP) listenAt(addr string) (string, error) {
 	if !ok {
 		return addr, nil
 	}
-	if scheme != p.scheme() {
-		return "", fault.New(fault.Invalid, "serve %.100q: this plane's addresses begin with %s://", addr, p.scheme())
+	if scheme != p.urlScheme() {
+		return "", fault.New(fault.Invalid, "serve %.100q: this plane's addresses begin with %s://", addr, p.urlScheme())
 	}
 	return at, nil
 }
 
-func (p *HTTP) scheme() string {
+func (p *HTTPPlane) urlScheme() string {
 	if p.cfg.ServerTLS != nil {
 		return "https"
 	}
@@ -186,7 +186,7 @@ func (p *HTTP) scheme() string {
 }
 
 // callURL returns the URL of a method at addr.
-func httpTarget(addr, method string) (*url.URL, error) {
+func callURL(addr, method string) (*url.URL, error) {
 	u, err := url.Parse(addr)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fault.New(fault.Unavailable, "call %s: %.100q is no address of the HTTP plane; it is http://HOST:PORT", method, addr)

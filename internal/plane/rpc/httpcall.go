@@ -13,14 +13,14 @@ import (
 )
 
 // Call implements Plane.
-func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (p *HTTPPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := fits(method, body); err != nil {
+	if err := checkLimits(method, body); err != nil {
 		return err
 	}
-	u, err := httpTarget(addr, method)
+	u, err := callURL(addr, method)
 	switch {
 	case err != nil:
 		return err
@@ -31,37 +31,37 @@ func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv 
 	}
 	src := &bodySource{}
 	src.mu.b = body
-	defer src.close()
-	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStart{}, time.Now()))
+	defer src.closeReaders()
+	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStartKey{}, time.Now()))
 	defer cancel() // resets the stream unless it has ended
 
 	req := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Header: make(http.Header),
-		ContentLength: int64(len(body)), GetBody: src.open,
+		ContentLength: int64(len(body)), GetBody: src.newReader,
 	}
 	if len(body) > 0 {
-		req.Body, _ = src.open()
+		req.Body, _ = src.newReader()
 	}
 	if p.cfg.Token != "" {
-		req.Header.Set("Authorization", bearer(p.cfg.Token))
+		req.Header.Set("Authorization", bearerHeader(p.cfg.Token))
 	}
-	writeEnvelope(req.Header, envelop(ctx))
+	writeEnvelope(req.Header, newCallMetadata(ctx))
 	resp, err := p.transport.RoundTrip(req.WithContext(rctx))
 	if err != nil {
-		if err := over(ctx); err != nil {
+		if err := contextErr(ctx); err != nil {
 			return err
 		}
 		return fault.New(fault.Unavailable, "call %s: cannot reach %s: %v", method, addr, err)
 	}
 	defer resp.Body.Close()
-	if resp.Header.Get("Content-Type") != httpType {
-		return p.strange(resp, addr, method)
+	if resp.Header.Get("Content-Type") != httpContentType {
+		return p.unexpectedAnswer(resp, addr, method)
 	}
 	return receiveHTTP(ctx, resp.Body, addr, method, recv)
 }
 
 // unexpectedAnswer returns the error for a response which does not come from this plane.
-func (p *HTTP) strange(resp *http.Response, addr, method string) error {
+func (p *HTTPPlane) unexpectedAnswer(resp *http.Response, addr, method string) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		return fault.New(fault.Unavailable, "call %s: the server at %s refuses this process's rpc token; give both the same", method, addr)
 	}
@@ -72,10 +72,10 @@ func (p *HTTP) strange(resp *http.Response, addr, method string) error {
 func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv func([]byte) error) error {
 	r := recordReader{r: bufio.NewReader(body)}
 	for {
-		frame, ended, end, err := r.next()
+		frame, ended, end, err := r.nextFrame()
 		switch {
 		case err != nil:
-			if err := over(ctx); err != nil {
+			if err := contextErr(ctx); err != nil {
 				return err
 			}
 			return fault.New(fault.Unavailable, "call %s: the connection to %s broke: %v", method, addr, err)
@@ -90,7 +90,7 @@ func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv 
 		// The end of the stream arrives with the last record. A stream which was read to its end
 		// need not be reset.
 		_, _ = r.r.Peek(1)
-		if err := over(ctx); err != nil {
+		if err := contextErr(ctx); err != nil {
 			return err // the handler's error only echoes it
 		}
 		return end
@@ -107,22 +107,22 @@ type bodySource struct {
 }
 
 // newReader returns a reader of the whole body.
-func (s *bodySource) open() (io.ReadCloser, error) { return &bodyReader{src: s}, nil }
+func (s *bodySource) newReader() (io.ReadCloser, error) { return &bodySourceReader{src: s}, nil }
 
 // closeReaders makes all further reads of the body fail.
-func (s *bodySource) close() {
+func (s *bodySource) closeReaders() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.b = nil
 }
 
-type bodyReader struct {
+type bodySourceReader struct {
 	src *bodySource
 	at  int
 }
 
 // Read implements io.Reader.
-func (r *bodyReader) Read(p []byte) (int, error) {
+func (r *bodySourceReader) Read(p []byte) (int, error) {
 	r.src.mu.Lock()
 	defer r.src.mu.Unlock()
 	switch b := r.src.mu.b; {
@@ -138,4 +138,4 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (r *bodyReader) Close() error { return nil }
+func (r *bodySourceReader) Close() error { return nil }

@@ -37,7 +37,7 @@ type dialFailure struct {
 const maxFailed = 256
 
 // callStartKey is the context key of a call's start time.
-type callStart struct{}
+type callStartKey struct{}
 
 func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	if conf == nil {
@@ -52,7 +52,7 @@ func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 }
 
 // closeAll closes all connections and prevents new ones.
-func (d *httpDialer) close() {
+func (d *httpDialer) closeAll() {
 	d.mu.Lock()
 	open := slices.Collect(maps.Keys(d.mu.open))
 	d.mu.closed = true
@@ -62,9 +62,9 @@ func (d *httpDialer) close() {
 	}
 }
 
-func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
-		c, err := d.connect(ctx, network, addr)
+func (d *httpDialer) dialPlain(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.shareFailure(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		c, err := d.dialTracked(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -74,8 +74,8 @@ func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, 
 }
 
 func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
-		c, err := d.connect(ctx, network, addr)
+	return d.shareFailure(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		c, err := d.dialTracked(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Con
 }
 
 // dialTracked dials a connection and records it for closeAll.
-func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpConn, error) {
+func (d *httpDialer) dialTracked(ctx context.Context, network, addr string) (*httpConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -123,9 +123,9 @@ func (c *httpConn) Close() error {
 	return c.silenceConn.Close()
 }
 
-func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	start, _ := ctx.Value(callStart{}).(time.Time)
-	if err := d.failedSince(addr, start); err != nil {
+func (d *httpDialer) shareFailure(ctx context.Context, addr string, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	start, _ := ctx.Value(callStartKey{}).(time.Time)
+	if err := d.failureSince(addr, start); err != nil {
 		return nil, err
 	}
 	ctx, release := withAwakeTimeout(ctx, d.timeout)
@@ -147,7 +147,7 @@ func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.C
 	return nil, err
 }
 
-func (d *httpDialer) failedSince(addr string, start time.Time) error {
+func (d *httpDialer) failureSince(addr string, start time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f, ok := d.mu.failed[addr]; ok && f.at.After(start) {

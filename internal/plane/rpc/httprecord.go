@@ -31,7 +31,7 @@ func appendRecordHead(dst []byte, typ byte, n int) []byte {
 }
 
 // appendEndRecord appends the last record of an answer. err is a result of handlerOutcome.
-func appendEnd(dst []byte, err error) []byte {
+func appendEndRecord(dst []byte, err error) []byte {
 	at := len(dst)
 	dst = appendRecordHead(dst, recordEnd, 0)
 	var f *fault.Error
@@ -43,7 +43,7 @@ func appendEnd(dst []byte, err error) []byte {
 }
 
 // appendGreaseRecord appends a meaningless record to one answer in sixteen.
-func appendGrease(dst []byte) []byte {
+func appendGreaseRecord(dst []byte) []byte {
 	if rand.N(16) != 0 {
 		return dst
 	}
@@ -60,9 +60,9 @@ type recordReader struct {
 
 // nextFrame returns the next frame, which is valid until the next call of nextFrame, or reports
 // that the answer ended with outcome end. err means that the answer was cut off or is malformed.
-func (r *recordReader) next() (frame []byte, ended bool, end, err error) {
+func (r *recordReader) nextFrame() (frame []byte, ended bool, end, err error) {
 	for {
-		typ, payload, err := r.record()
+		typ, payload, err := r.readRecord()
 		switch {
 		case err != nil:
 			return nil, false, nil, err
@@ -81,7 +81,7 @@ func (r *recordReader) next() (frame []byte, ended bool, end, err error) {
 }
 
 // readRecord reads one record of any type.
-func (r *recordReader) record() (typ byte, payload []byte, err error) {
+func (r *recordReader) readRecord() (typ byte, payload []byte, err error) {
 	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
 		return 0, nil, err
 	}
@@ -89,14 +89,14 @@ func (r *recordReader) record() (typ byte, payload []byte, err error) {
 	if n > MaxFrame {
 		return 0, nil, fmt.Errorf("a record of %d bytes, at most %d are allowed", n, MaxFrame)
 	}
-	payload, err = r.read(int(n))
+	payload, err = r.readBytes(int(n))
 	return r.head[0], payload, err
 }
 
 // readBytes returns the next n bytes. The buffer grows with the bytes received, not with the size
 // announced.
-func (r *recordReader) read(n int) ([]byte, error) {
-	if cap(r.buf) > keepFrame {
+func (r *recordReader) readBytes(n int) ([]byte, error) {
+	if cap(r.buf) > maxKeptFrame {
 		r.buf = nil
 	}
 	b := r.buf[:0]

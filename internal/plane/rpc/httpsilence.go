@@ -18,7 +18,7 @@ type silenceConn struct {
 	dead    atomic.Bool // closed because of silence
 	watch   struct {
 		sync.Mutex
-		awake
+		awakeClock
 		look  time.Duration // between two checks
 		timer *time.Timer   // nil before watchSilence
 		quiet int           // consecutive checks that found nothing
@@ -35,12 +35,12 @@ func (c *silenceConn) watchSilence(limit time.Duration) {
 		return
 	}
 	c.watch.look = max(limit/awakeSlices, 1)
-	c.watch.wait(c.watch.look, c.watch.look)
-	c.watch.timer = time.AfterFunc(c.watch.look, c.lookForLife)
+	c.watch.startWait(c.watch.look, c.watch.look)
+	c.watch.timer = time.AfterFunc(c.watch.look, c.checkSilence)
 }
 
-func (c *silenceConn) lookForLife() {
-	letOthersRun()
+func (c *silenceConn) checkSilence() {
+	yieldProcessor()
 	c.watch.Lock()
 	defer c.watch.Unlock()
 	switch {
@@ -48,11 +48,11 @@ func (c *silenceConn) lookForLife() {
 		return
 	case c.heard.Swap(false):
 		c.watch.quiet = 0
-	case c.watch.counts() && c.reading.Load():
+	case c.watch.waitCounts() && c.reading.Load():
 		c.watch.quiet++
 	}
 	if c.watch.quiet < awakeSlices {
-		c.watch.wait(c.watch.look, c.watch.look)
+		c.watch.startWait(c.watch.look, c.watch.look)
 		c.watch.timer.Reset(c.watch.look)
 		return
 	}

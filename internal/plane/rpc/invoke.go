@@ -10,7 +10,7 @@ import (
 
 // invokeHandler runs the handler and passes its outcome to report: exactly once, in this goroutine.
 // A handler which panics or calls runtime.Goexit fails its own call only.
-func invoke(ctx context.Context, h Handler, method string, body []byte, send func([]byte) error, report func(error)) {
+func invokeHandler(ctx context.Context, h Handler, method string, body []byte, send func([]byte) error, report func(error)) {
 	returned := false
 	defer func() {
 		if returned {
@@ -25,5 +25,5 @@ func invoke(ctx context.Context, h Handler, method string, body []byte, send fun
 	}()
 	err := h(ctx, method, body, send)
 	returned = true
-	report(outcome(method, err))
+	report(handlerOutcome(method, err))
 }

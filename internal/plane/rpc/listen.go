@@ -26,7 +26,7 @@ func validateListen(listen, advertise string) error {
 		errs = append(errs, fault.New(fault.Invalid, "rpc listen address %.100q: %w; use HOST:PORT", listen, err))
 	}
 	if advertise != "" {
-		_, err := advertised(advertise, &net.TCPAddr{Port: 1})
+		_, err := advertiseAddress(advertise, &net.TCPAddr{Port: 1})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -35,7 +35,7 @@ func validateListen(listen, advertise string) error {
 // advertiseAddress returns the address to advertise, without the scheme. want is "host" or
 // "host:port"; a missing port is that of the listener address at. If want is empty, the result is
 // at itself. Only tests listen on something other than TCP.
-func advertised(want string, at net.Addr) (string, error) {
+func advertiseAddress(want string, at net.Addr) (string, error) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
 		return at.String(), nil
@@ -61,7 +61,7 @@ func advertised(want string, at net.Addr) (string, error) {
 		return "", fault.New(fault.Invalid, "advertise %q: it must name a host that others can reach", want)
 	}
 	_, err := strconv.ParseUint(port, 10, 16)
-	if ip := net.ParseIP(host); err != nil || ip == nil && !isName(host) {
+	if ip := net.ParseIP(host); err != nil || ip == nil && !isHostName(host) {
 		return "", fault.New(fault.Invalid, "advertise %q: it must be host or host:port", want)
 	}
 	return net.JoinHostPort(host, port), nil
@@ -69,7 +69,7 @@ func advertised(want string, at net.Addr) (string, error) {
 
 // isHostName reports whether host can be a host name: it has no character which would make an
 // address ambiguous.
-func isName(host string) bool {
+func isHostName(host string) bool {
 	for _, c := range []byte(host) {
 		if c <= ' ' || c >= 0x7f || c == ':' || c == '/' || c == '[' || c == ']' || c == '@' {
 			return false

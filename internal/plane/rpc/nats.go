@@ -22,10 +22,10 @@ import (
 // send keepalives. docs/format/rpc-nats.md documents the wire format.
 //
 // Bodies above 64 KiB go through a JetStream object store. Everything else works without JetStream.
-type NATS struct {
+type NATSPlane struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
-	cfg   NATSConfig
+	cfg   NATSPlaneConfig
 	inbox string        // prefix of the subjects of answers
 	done  chan struct{} // closed by Close
 	work  sync.WaitGroup
@@ -41,7 +41,7 @@ type NATS struct {
 	}
 }
 
-var _ Plane = (*NATS)(nil)
+var _ Plane = (*NATSPlane)(nil)
 
 const (
 	natsScheme = "nats://"
@@ -58,7 +58,7 @@ const (
 
 // NewNATSPlane returns a plane over nc, which remains owned by the caller. The plane uses the
 // server only when it is used itself. The caller must close the plane before nc.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+func NewNATSPlane(nc *nats.Conn, cfg NATSPlaneConfig) (*NATSPlane, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open rpc: %v; check the connection to the NATS server", err)
 	}
-	p := &NATS{nc: nc, js: js, cfg: cfg, inbox: nc.NewInbox() + ".", done: make(chan struct{})}
+	p := &NATSPlane{nc: nc, js: js, cfg: cfg, inbox: nc.NewInbox() + ".", done: make(chan struct{})}
 	p.store = natsStore{nc: nc, js: js, cfg: &p.cfg}
 	p.mu.calls = make(map[uint64]*natsCall)
 	p.mu.servers = make(map[string]*natsServer)
@@ -76,18 +76,18 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 
 // Close ends the calls in progress with Unavailable and waits for background work. Serve must have
 // returned before. Close is idempotent.
-func (p *NATS) Close() {
+func (p *NATSPlane) Close() {
 	p.mu.Lock()
 	if !p.mu.closed {
 		p.mu.closed = true
 		close(p.done)
 	}
 	answers := p.mu.answers
-	calls := p.snapshotLocked()
+	calls := p.listCallsLocked()
 	p.mu.Unlock()
 
 	for _, c := range calls {
-		c.fail(fault.New(fault.Unavailable, "the request plane was closed"))
+		c.failCall(fault.New(fault.Unavailable, "the request plane was closed"))
 	}
 	if answers != nil {
 		_ = answers.Unsubscribe() // the connection may already be closed
@@ -95,7 +95,7 @@ func (p *NATS) Close() {
 	p.work.Wait()
 }
 
-func (p *NATS) snapshotLocked() []*natsCall {
+func (p *NATSPlane) listCallsLocked() []*natsCall {
 	calls := make([]*natsCall, 0, len(p.mu.calls))
 	for _, c := range p.mu.calls {
 		calls = append(calls, c)
@@ -104,13 +104,13 @@ func (p *NATS) snapshotLocked() []*natsCall {
 }
 
 // startBeatsLocked starts the keepalive goroutine unless it is running.
-func (p *NATS) startLocked() error {
+func (p *NATSPlane) startBeatsLocked() error {
 	if p.mu.closed {
 		return fault.New(fault.Unavailable, "the request plane is closed")
 	}
 	if !p.mu.beating {
 		p.mu.beating = true
-		p.work.Go(p.beat)
+		p.work.Go(p.runKeepalive)
 	}
 	return nil
 }
@@ -118,41 +118,41 @@ func (p *NATS) startLocked() error {
 // runKeepalive sends keepalives for both ends of every call, and detects silent peers, until Close.
 // It counts silence in intervals during which this process ran, not in time: after a pause of this
 // process, the messages which arrived meanwhile are read before any peer is considered dead.
-func (p *NATS) beat() {
+func (p *NATSPlane) runKeepalive() {
 	interval := p.cfg.KeepAlive / silentBeats
 	t := time.NewTicker(interval)
 	defer t.Stop()
-	var next awake
+	var next awakeClock
 	for {
-		next.wait(interval, interval)
+		next.startWait(interval, interval)
 		select {
 		case <-p.done:
 			return
 		case <-t.C:
 		}
-		letOthersRun()
+		yieldProcessor()
 		silence := 0
-		if next.counts() {
+		if next.waitCounts() {
 			silence = 1
 		}
 		p.mu.Lock()
-		calls := p.snapshotLocked()
+		calls := p.listCallsLocked()
 		servers := make([]*natsServer, 0, len(p.mu.servers))
 		for _, s := range p.mu.servers {
 			servers = append(servers, s)
 		}
 		p.mu.Unlock()
 		for _, c := range calls {
-			c.beat(silence)
+			c.keepAlive(silence)
 		}
 		for _, s := range servers {
-			s.beat(silence)
+			s.keepAlive(silence)
 		}
 	}
 }
 
 // runInBackground runs f in a goroutine which Close waits for. After Close it does nothing.
-func (p *NATS) background(f func()) {
+func (p *NATSPlane) runInBackground(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.mu.closed {
@@ -161,7 +161,7 @@ func (p *NATS) background(f func()) {
 }
 
 // chunkSize returns how many bytes of data fit a message, at most natsChunk.
-func (p *NATS) chunk() int {
+func (p *NATSPlane) chunkSize() int {
 	if most := p.nc.MaxPayload(); most > natsOverhead {
 		return int(min(most-natsOverhead, natsChunk))
 	}
@@ -171,27 +171,27 @@ func (p *NATS) chunk() int {
 // Serve implements Plane. addr is "nats://SUBJECT". An address which another server uses, in this
 // process or elsewhere, is a Conflict. Handlers in progress outlive ctx: they end when they return
 // or when their callers disconnect.
-func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+func (p *NATSPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	subject, ok := strings.CutPrefix(addr, natsScheme)
 	switch {
 	case addr == "":
 		subject = p.cfg.Prefix + ".rpc." + rand.Text()
-	case !ok || !validSubject(subject):
+	case !ok || !isValidSubject(subject):
 		return fault.New(fault.Invalid, "serve %.100q: addresses of this plane are nats://SUBJECT, without wildcards", addr)
 	}
 	s := newNATSServer(p, subject, h)
-	if err := p.list(s); err != nil {
+	if err := p.registerServer(s); err != nil {
 		return err
 	}
-	defer p.unlist(s)
+	defer p.unregisterServer(s)
 	if addr != "" {
-		if err := p.probe(ctx, subject); err != nil || ctx.Err() != nil {
+		if err := p.probeSubject(ctx, subject); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sub, err := p.nc.QueueSubscribe(subject, natsQueue, s.dispatch)
+	sub, err := p.nc.QueueSubscribe(subject, natsQueue, s.handleMessage)
 	if err != nil {
 		return fault.New(fault.Unavailable, "serve %s: %v; check the connection to the NATS server", addr, err)
 	}
@@ -199,14 +199,14 @@ func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	if sub.SetPendingLimits(-1, maxUndelivered) != nil {
 		cancel() // it is already closed
 	}
-	if p.inForce(sctx) && ready != nil {
+	if p.awaitSubscriptions(sctx) && ready != nil {
 		ready(natsScheme + subject)
 	}
 	<-sctx.Done()
-	s.drain()
+	s.startDraining()
 	s.calls.Wait()
 	_ = sub.Unsubscribe() // the connection may already be closed
-	p.flush()
+	p.flushSent()
 	if ctx.Err() == nil {
 		return fault.New(fault.Unavailable, "serve %s: the connection to the NATS server was closed", subject)
 	}
@@ -215,31 +215,31 @@ func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(add
 
 // registerServer registers s under its subject. A second server of this process at the same subject
 // is a Conflict.
-func (p *NATS) list(s *natsServer) error {
+func (p *NATSPlane) registerServer(s *natsServer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.servers[s.subject] != nil {
-		return errServed(s.subject)
+		return errAlreadyServed(s.subject)
 	}
-	if err := p.startLocked(); err != nil {
+	if err := p.startBeatsLocked(); err != nil {
 		return err
 	}
 	p.mu.servers[s.subject] = s
 	return nil
 }
 
-func (p *NATS) unlist(s *natsServer) {
+func (p *NATSPlane) unregisterServer(s *natsServer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.servers, s.subject)
 }
 
-func errServed(subject string) error {
+func errAlreadyServed(subject string) error {
 	return fault.New(fault.Conflict, "serve %s%s: the address is being served already", natsScheme, subject)
 }
 
 // probeSubject returns a Conflict if another server answers at subject.
-func (p *NATS) probe(ctx context.Context, subject string) error {
+func (p *NATSPlane) probeSubject(ctx context.Context, subject string) error {
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.KeepAlive)
 	defer cancel()
 	_, err := p.nc.RequestWithContext(pctx, subject, []byte{natsProbeType})
@@ -249,15 +249,15 @@ func (p *NATS) probe(ctx context.Context, subject string) error {
 	case ctx.Err() != nil:
 		return nil // Serve was stopped; this is no error
 	case err == nil || pctx.Err() != nil: // a server exists, responsive or not
-		return errServed(subject)
+		return errAlreadyServed(subject)
 	}
 	return fault.New(fault.Unavailable, "serve %s%s: %v; check the connection to the NATS server", natsScheme, subject, err)
 }
 
 // awaitSubscriptions waits until the server has processed all subscriptions of the connection; it
 // returns false if ctx ended first. After a reconnect the NATS library resubscribes by itself.
-func (p *NATS) inForce(ctx context.Context) bool {
-	retry := backoff.Backoff{Least: 50 * time.Millisecond, Most: time.Second}
+func (p *NATSPlane) awaitSubscriptions(ctx context.Context) bool {
+	retry := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for ctx.Err() == nil {
 		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := p.nc.FlushWithContext(fctx)
@@ -271,7 +271,7 @@ func (p *NATS) inForce(ctx context.Context) bool {
 }
 
 // flushSent waits up to KeepAlive for the server to process everything sent.
-func (p *NATS) flush() {
+func (p *NATSPlane) flushSent() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.KeepAlive)
 	defer cancel()
 	_ = p.nc.FlushWithContext(ctx)
@@ -279,7 +279,7 @@ func (p *NATS) flush() {
 
 // routeAnswer passes a message of an answer to its call. It is the only reader of all answers and
 // never blocks.
-func (p *NATS) sort(m *nats.Msg) {
+func (p *NATSPlane) routeAnswer(m *nats.Msg) {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, p.inbox), 16, 64)
 	if err != nil {
 		return
@@ -288,19 +288,19 @@ func (p *NATS) sort(m *nats.Msg) {
 	c := p.mu.calls[id]
 	p.mu.Unlock()
 	if c != nil {
-		c.take(m)
+		c.handleMessage(m)
 	}
 }
 
 // registerCall registers a call to subject, so that it receives answers.
-func (p *NATS) join(subject, method string) (*natsCall, error) {
+func (p *NATSPlane) registerCall(subject, method string) (*natsCall, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.startLocked(); err != nil {
+	if err := p.startBeatsLocked(); err != nil {
 		return nil, err
 	}
 	if p.mu.answers == nil {
-		sub, err := p.nc.Subscribe(p.inbox+"*", p.sort)
+		sub, err := p.nc.Subscribe(p.inbox+"*", p.routeAnswer)
 		if err != nil {
 			return nil, fault.New(fault.Unavailable, "call %s: %v; check the connection to the NATS server", method, err)
 		}
@@ -315,7 +315,7 @@ func (p *NATS) join(subject, method string) (*natsCall, error) {
 	return c, nil
 }
 
-func (p *NATS) part(c *natsCall) {
+func (p *NATSPlane) unregisterCall(c *natsCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.calls, c.id)

@@ -10,7 +10,7 @@ import (
 )
 
 // NATSPlaneConfig configures a request plane over NATS.
-type NATSConfig struct {
+type NATSPlaneConfig struct {
 	// Prefix is the prefix of the subjects that servers choose: words of letters, digits, '-' and
 	// '_', joined by dots. Empty means "penstock".
 	Prefix string
@@ -36,7 +36,7 @@ type NATSConfig struct {
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSPlaneConfig) EnsureDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = "penstock"
 	}
@@ -64,12 +64,12 @@ func (c *NATSConfig) EnsureDefaults() {
 }
 
 // Validate reports all problems of c.
-func (c *NATSConfig) Validate() error {
+func (c *NATSPlaneConfig) Validate() error {
 	var errs []error
-	if !validSubject(c.Prefix) {
+	if !isValidSubject(c.Prefix) {
 		errs = append(errs, fault.New(fault.Invalid, "rpc prefix %.100q: use words of letters, digits, '-' and '_' joined by dots", c.Prefix))
 	}
-	if !validSubject(c.Bucket) || strings.Contains(c.Bucket, ".") {
+	if !isValidSubject(c.Bucket) || strings.Contains(c.Bucket, ".") {
 		errs = append(errs, fault.New(fault.Invalid, "rpc bucket %.100q: use letters, digits, '-' and '_'", c.Bucket))
 	}
 	if c.MaxStore < 2*MaxBody {
@@ -88,7 +88,7 @@ func (c *NATSConfig) Validate() error {
 const maxSubject = 256
 
 // isValidSubject reports whether s is a literal subject, without wildcards.
-func validSubject(s string) bool {
+func isValidSubject(s string) bool {
 	if len(s) > maxSubject {
 		return false
 	}

@@ -24,7 +24,7 @@ import (
 type natsStore struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
-	cfg *NATSConfig
+	cfg *NATSPlaneConfig
 	mu  struct {
 		sync.Mutex
 		stream jetstream.Stream // nil until it was found or created
@@ -43,38 +43,38 @@ const (
 	storeTime = 5 * time.Second
 )
 
-func (s *natsStore) name() string { return "OBJ_" + s.cfg.Bucket }
+func (s *natsStore) streamName() string { return "OBJ_" + s.cfg.Bucket }
 
-func (s *natsStore) chunks(object string) string { return "$O." + s.cfg.Bucket + ".C." + object }
+func (s *natsStore) chunkSubject(object string) string { return "$O." + s.cfg.Bucket + ".C." + object }
 
-func (s *natsStore) meta(object string) string {
+func (s *natsStore) metaSubject(object string) string {
 	return "$O." + s.cfg.Bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
 }
 
 // putBody writes the body of a call to a new object. The caller must remove what was written before
 // an error.
-func (s *natsStore) put(ctx context.Context, object string, m *natsCallMsg) error {
+func (s *natsStore) putBody(ctx context.Context, object string, m *natsCallMsg) error {
 	cctx, stop := natsd.WhileConnected(ctx, s.nc)
 	defer stop()
-	err := s.write(cctx, object, m.body)
+	err := s.writeObject(cctx, object, m.body)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		s.forget() // the bucket was deleted after it was found
-		err = s.write(cctx, object, m.body)
+		s.forgetStream() // the bucket was deleted after it was found
+		err = s.writeObject(cctx, object, m.body)
 	}
 	if err == nil {
 		return nil
 	}
-	if err := over(ctx); err != nil {
+	if err := contextErr(ctx); err != nil {
 		return err
 	}
 	if cctx.Err() != nil {
 		err = context.Cause(cctx)
 	}
-	return s.fault(m.method, err)
+	return s.storeError(m.method, err)
 }
 
 // storeError converts an error of the store to the error which the caller gets.
-func (s *natsStore) fault(method string, err error) error {
+func (s *natsStore) storeError(method string, err error) error {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
 		return fault.New(fault.Overloaded, "call %s: there is no room for the body in the bucket %s: %v", method, s.cfg.Bucket, err)
@@ -89,8 +89,8 @@ const (
 )
 
 // writeObject writes the chunks of an object and then its metadata.
-func (s *natsStore) write(ctx context.Context, object string, body []byte) error {
-	if _, err := s.open(ctx); err != nil {
+func (s *natsStore) writeObject(ctx context.Context, object string, body []byte) error {
+	if _, err := s.openStream(ctx); err != nil {
 		return err
 	}
 	size := objectChunk
@@ -105,7 +105,7 @@ func (s *natsStore) write(ctx context.Context, object string, body []byte) error
 	for len(body) > 0 {
 		n := min(size, len(body))
 		digest.Write(body[:n])
-		if err := s.publish(ctx, &nats.Msg{Subject: s.chunks(object), Data: body[:n]}); err != nil {
+		if err := s.publishStored(ctx, &nats.Msg{Subject: s.chunkSubject(object), Data: body[:n]}); err != nil {
 			return err
 		}
 		body = body[n:]
@@ -116,48 +116,48 @@ func (s *natsStore) write(ctx context.Context, object string, body []byte) error
 	if err != nil {
 		return err
 	}
-	m := nats.NewMsg(s.meta(object))
+	m := nats.NewMsg(s.metaSubject(object))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = b
-	return s.publish(ctx, m)
+	return s.publishStored(ctx, m)
 }
 
 // publishStored writes one message of an object and waits until it is stored.
-func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
+func (s *natsStore) publishStored(ctx context.Context, m *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
-	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.name()))
+	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.streamName()))
 	return err
 }
 
 // errObjectComplete and errIncomplete end the reading of an object.
 var (
-	errWhole      = errors.New("whole")
-	errIncomplete = errors.New("the object is gone, or incomplete")
+	errObjectComplete = errors.New("whole")
+	errIncomplete     = errors.New("the object is gone, or incomplete")
 )
 
 // getBody reads the body of a call.
-func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
+func (s *natsStore) getBody(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	body := gather{size: m.size}
-	from := natsd.From{Subjects: []string{s.chunks(m.object)}, Seq: 1}
+	body := partBuffer{size: m.size}
+	from := natsd.TailStart{Subjects: []string{s.chunkSubject(m.object)}, Seq: 1}
 	tctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	err := natsd.Tail(tctx, s.nc, s.js, s.name(), from, func(msg natsd.Msg) error {
-		switch err := body.add(msg.Data); {
+	err := natsd.Tail(tctx, s.nc, s.js, s.streamName(), from, func(msg natsd.Msg) error {
+		switch err := body.appendPart(msg.Data); {
 		case err != nil:
 			return err
-		case body.whole():
-			return errWhole
+		case body.isComplete():
+			return errObjectComplete
 		}
 		return nil
 	}, func() {
-		if !body.whole() {
+		if !body.isComplete() {
 			stop(errIncomplete)
 		}
 	})
-	if errors.Is(err, errWhole) {
+	if errors.Is(err, errObjectComplete) {
 		return body.buf, nil
 	}
 	if err == nil {
@@ -167,31 +167,31 @@ func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 }
 
 // removeObject removes an object, complete or not. If that fails, the object expires by its TTL.
-func (s *natsStore) remove(object string) {
+func (s *natsStore) removeObject(object string) {
 	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
 	defer cancel()
 	ctx, stop := natsd.WhileConnected(ctx, s.nc)
 	defer stop()
-	stream, err := s.open(ctx)
+	stream, err := s.openStream(ctx)
 	if err != nil {
 		return
 	}
-	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunks(object)))
-	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.meta(object)))
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(object)))
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.metaSubject(object)))
 }
 
 // openStream returns the stream of the bucket, which it creates if it is missing. An existing
 // bucket keeps the settings that its operator gave it.
-func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
+func (s *natsStore) openStream(ctx context.Context) (jetstream.Stream, error) {
 	s.mu.Lock()
 	stream := s.mu.stream
 	s.mu.Unlock()
 	if stream != nil {
 		return stream, nil
 	}
-	stream, err := s.js.Stream(ctx, s.name())
+	stream, err := s.js.Stream(ctx, s.streamName())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = s.create(ctx)
+		stream, err = s.createBucket(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -202,11 +202,11 @@ func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
 	return stream, nil
 }
 
-func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
+func (s *natsStore) createBucket(ctx context.Context) (jetstream.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, done := natsd.SeeThrough(ctx, s.nc)
+	ctx, done := natsd.DetachedContext(ctx, s.nc)
 	defer done()
 	_, err := s.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket:      s.cfg.Bucket,
@@ -219,10 +219,10 @@ func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 		return nil, err
 	}
-	return s.js.Stream(ctx, s.name())
+	return s.js.Stream(ctx, s.streamName())
 }
 
-func (s *natsStore) forget() {
+func (s *natsStore) forgetStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.stream = nil

@@ -33,8 +33,8 @@ const (
 	natsVersion = 1
 	// natsChunk bounds the data of one message, in bytes. A longer body goes through the object
 	// store; a longer frame is sent in several messages.
-	natsChunk = 64 << 10
-	maxObject = 64
+	natsChunk     = 64 << 10
+	maxObjectName = 64
 
 	natsMore = 1 // frame flag: the frame continues in the next message
 
@@ -47,7 +47,7 @@ const (
 
 // natsCallMsg is the message of a call.
 type natsCallMsg struct {
-	envelope
+	callMetadata
 	method string
 	size   int    // of the whole body, in bytes
 	object string // name of the body's object; "" if the body is in the message
@@ -67,7 +67,7 @@ func appendNATSCall(dst []byte, m *natsCallMsg) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, natsCallType, natsVersion)
 	dst = le.AppendUint16(dst, uint16(natsCallFixed+len(m.method)+len(m.parent)+len(m.state)+len(m.object)))
-	dst = le.AppendUint32(dst, uint32(m.millis()))
+	dst = le.AppendUint32(dst, uint32(m.budgetMillis()))
 	dst = le.AppendUint32(dst, uint32(m.size))
 	for _, s := range []string{m.method, m.parent, m.state, m.object} {
 		dst = le.AppendUint16(dst, uint16(len(s)))
@@ -92,13 +92,13 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 		return nil, errMalformed("call", b)
 	}
 	h, body := b[natsCallHead:natsCallHead+n], b[natsCallHead+n:]
-	m := &natsCallMsg{envelope: envelope{budget: time.Duration(le.Uint32(h)) * time.Millisecond}, body: body}
+	m := &natsCallMsg{callMetadata: callMetadata{budget: time.Duration(le.Uint32(h)) * time.Millisecond}, body: body}
 	size := le.Uint32(h[4:])
 	rest := h[natsCallFixed:]
 	for i, f := range []struct {
 		to   *string
 		most int
-	}{{&m.method, MaxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObject}} {
+	}{{&m.method, MaxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObjectName}} {
 		n := int(le.Uint16(h[8+2*i:]))
 		if n > f.most || n > len(rest) {
 			return nil, errMalformed("call", b)
@@ -111,7 +111,7 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 		return nil, errBodyTooLarge(m.method, m.size)
 	case m.object == "" && len(body) != m.size:
 		return nil, errMalformed("call", b)
-	case m.object != "" && (!validSubject(m.object) || strings.Contains(m.object, ".")):
+	case m.object != "" && (!isValidSubject(m.object) || strings.Contains(m.object, ".")):
 		return nil, errMalformed("call", b)
 	}
 	return m, nil
@@ -152,7 +152,7 @@ type natsAnswer struct {
 }
 
 // minNATSAnswerSize returns the minimum size of a message of the given type, in bytes.
-func leastNATSAnswer(typ byte) int {
+func minNATSAnswerSize(typ byte) int {
 	switch typ {
 	case natsFrameType:
 		return natsFrameHead
@@ -169,7 +169,7 @@ func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 		return natsAnswer{}, errors.New("an empty message")
 	}
 	a := natsAnswer{typ: b[0]}
-	if least := leastNATSAnswer(a.typ); len(b) < least {
+	if least := minNATSAnswerSize(a.typ); len(b) < least {
 		return a, fmt.Errorf("a message of type %d with %d bytes, at least %d are needed", a.typ, len(b), least)
 	}
 	switch a.typ {
@@ -195,7 +195,7 @@ func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 }
 
 // randomNATSGrease returns a meaningless message in one of sixteen cases, else nil.
-func natsGreaseMsg() []byte {
+func randomNATSGrease() []byte {
 	if rand.N(16) != 0 {
 		return nil
 	}

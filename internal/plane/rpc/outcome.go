@@ -19,7 +19,7 @@ const (
 // handlerOutcome converts the handler's error to the error which the caller gets: the public part
 // of a *fault.Error, or Internal for any other error. The cause is kept as text only, for logs, so
 // that no code can match on it.
-func outcome(method string, err error) error {
+func handlerOutcome(method string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -45,10 +45,10 @@ func appendFault(dst []byte, f *fault.Error) []byte {
 	dst = append(dst, byte(f.Code))
 	wait := min(max(f.RetryAfter.Milliseconds(), 0), 1<<32-1)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(wait))
-	param := clip(f.Param, maxParam)
+	param := truncateUTF8(f.Param, maxParam)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(param)))
 	dst = append(dst, param...)
-	return append(dst, clip(f.Message, maxMessage)...)
+	return append(dst, truncateUTF8(f.Message, maxMessage)...)
 }
 
 // decodeFault decodes the output of appendFault. It keeps a code of a later version; such a code
@@ -73,7 +73,7 @@ func decodeFault(b []byte) (*fault.Error, error) {
 
 // truncateUTF8 returns the longest prefix of s of at most n bytes which ends with a complete
 // character.
-func clip(s string, n int) string {
+func truncateUTF8(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

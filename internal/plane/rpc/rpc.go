@@ -46,7 +46,7 @@ type Plane interface {
 }
 
 // checkLimits reports whether a call exceeds MaxMethod or MaxBody.
-func fits(method string, body []byte) error {
+func checkLimits(method string, body []byte) error {
 	switch {
 	case len(method) > MaxMethod:
 		return fault.New(fault.TooLarge, "call %.20q: the name of the method has %d bytes, at most %d are allowed", method, len(method), MaxMethod)

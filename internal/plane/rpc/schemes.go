@@ -10,17 +10,17 @@ import (
 // SchemeMux combines several planes: Serve uses one of them, and Call selects the plane by the
 // scheme of the address. The address that a worker advertises therefore tells how to reach it, and
 // processes which serve on different planes can form one deployment.
-type Schemes struct {
+type SchemeMux struct {
 	// Plane serves, and takes calls to addresses without a scheme.
 	Plane
 	// ByScheme maps a scheme, the part before "://", to the plane which carries its calls.
 	ByScheme map[string]Plane
 }
 
-var _ Plane = (*Schemes)(nil)
+var _ Plane = (*SchemeMux)(nil)
 
 // Call implements Plane. An unknown scheme is Unavailable.
-func (s *Schemes) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (s *SchemeMux) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	scheme, _, ok := strings.Cut(addr, "://")
 	if !ok {
 		return s.Plane.Call(ctx, addr, method, body, recv)
@@ -34,7 +34,7 @@ func (s *Schemes) Call(ctx context.Context, addr, method string, body []byte, re
 
 // Unchecked reports whether damage to data on the connection to addr would go unnoticed, as far as
 // its plane can tell.
-func (s *Schemes) Unchecked(addr string) bool {
+func (s *SchemeMux) Unchecked(addr string) bool {
 	scheme, _, _ := strings.Cut(addr, "://")
 	p, ok := s.ByScheme[scheme].(interface{ Unchecked(addr string) bool })
 	return ok && p.Unchecked(addr)

@@ -21,19 +21,19 @@ const tcpBuffer = 64 << 10
 
 // maxCallAttempts bounds how often a call is sent. A call which may have reached a handler is never
 // sent again.
-const tcpTries = 3
+const maxCallAttempts = 3
 
 // TCPPlane is the request plane over TCP, at addresses "tcp://host:port". All calls of a process to
 // one address share one connection. The caller's side dials it when it first needs it; answers come
 // back on it, and servers never dial clients. docs/format/rpc.md documents the bytes.
-type TCP struct {
+type TCPPlane struct {
 	cfg TCPConfig
 	// listen and dial are the network; tests replace them.
 	listen func(addr string) (net.Listener, error)
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
 	// noChecksums makes this end behave like builds before checksums: it neither requests nor knows
 	// them. Tests and benchmarks set it.
-	old bool
+	noChecksums bool
 
 	buffers sync.Pool // *[]byte of tcpBuffer bytes
 	links   sync.WaitGroup
@@ -45,15 +45,15 @@ type TCP struct {
 	}
 }
 
-var _ Plane = (*TCP)(nil)
+var _ Plane = (*TCPPlane)(nil)
 
 // NewTCPPlane returns a plane without connections.
-func NewTCP(cfg TCPConfig) (*TCP, error) {
+func NewTCPPlane(cfg TCPConfig) (*TCPPlane, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	t := &TCP{cfg: cfg}
+	t := &TCPPlane{cfg: cfg}
 	t.listen = func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
 	t.dial = func(ctx context.Context, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -72,27 +72,27 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 // connection if the existing one ends before anything of the call was sent, or if the server says
 // that it will not start the call: in both cases the call is known to have had no effect. Every
 // other failure of the connection is Unavailable.
-func (t *TCP) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (t *TCPPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := fits(method, body)
+	err := checkLimits(method, body)
 	switch {
 	case err != nil:
 		return err
 	case !strings.HasPrefix(addr, tcpScheme):
 		return fault.New(fault.Unavailable, "call %s: %q is not an address of the form tcp://host:port", method, addr)
 	}
-	for range tcpTries {
+	for range maxCallAttempts {
 		var link *clientLink
-		if link, err = t.reach(ctx, addr); err != nil {
+		if link, err = t.acquireLink(ctx, addr); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			return &fault.Error{Code: fault.Unavailable, Message: "call " + method + ": " + err.Error(), Err: err}
 		}
 		var again bool
-		if err, again = link.call(ctx, method, body, recv); !again {
+		if err, again = link.makeCall(ctx, method, body, recv); !again {
 			return err
 		}
 	}
@@ -101,7 +101,7 @@ func (t *TCP) Call(ctx context.Context, addr, method string, body []byte, recv f
 
 // Close closes the connections on which calls are made. Their calls, and later ones, end with
 // Unavailable. Close does not affect Serve, which its context ends.
-func (t *TCP) Close() error {
+func (t *TCPPlane) Close() error {
 	t.mu.Lock()
 	t.mu.closed = true
 	for p := range t.mu.all {
@@ -115,7 +115,7 @@ func (t *TCP) Close() error {
 // Unchecked reports whether damaged bytes on the connection to addr would go unnoticed: it has
 // neither TLS nor checksums, because the server's build has none. Without a connection it returns
 // false.
-func (t *TCP) Unchecked(addr string) bool {
+func (t *TCPPlane) Unchecked(addr string) bool {
 	t.mu.Lock()
 	p := t.mu.peers[addr]
 	t.mu.Unlock()
@@ -124,16 +124,16 @@ func (t *TCP) Unchecked(addr string) bool {
 	}
 	select {
 	case <-p.ready:
-		return p.err == nil && p.link.unchecked
+		return p.dialErr == nil && p.link.unchecked
 	default:
 		return false
 	}
 }
 
 // takeBuffer returns a pooled read buffer; release returns it to the pool.
-func (t *TCP) buffer() (buf []byte, give func()) {
+func (t *TCPPlane) takeBuffer() (buf []byte, give func()) {
 	b := t.buffers.Get().(*[]byte)
 	return *b, func() { t.buffers.Put(b) }
 }
 
-func trimScheme(addr string) string { return strings.TrimPrefix(addr, tcpScheme) }
+func trimTCPScheme(addr string) string { return strings.TrimPrefix(addr, tcpScheme) }

@@ -23,14 +23,14 @@ const (
 // Settings of a HELLO. Numbers are never reused. Readers skip unknown settings and use the default
 // of absent ones.
 const (
-	setToken   = 1 // client: the shared secret
-	setFrames  = 2 // client: initial frame credit of a call
-	setBytes   = 3 // client: initial byte credit of a call
-	setMaxBody = 4 // server: the longest accepted body, in bytes
-	setCalls   = 5 // server: maximum calls in progress
+	settingToken   = 1 // client: the shared secret
+	settingFrames  = 2 // client: initial frame credit of a call
+	settingBytes   = 3 // client: initial byte credit of a call
+	settingMaxBody = 4 // server: the longest accepted body, in bytes
+	settingCalls   = 5 // server: maximum calls in progress
 	// settingChecksum is sent by both sides without TLS, as the last setting: one byte that tells
 	// whether frames have checksums, and the CRC-32C of the payload up to there.
-	setChecksum = 6
+	settingChecksum = 6
 )
 
 // Values of settingChecksum.
@@ -41,47 +41,47 @@ const (
 
 // hello is the first message of each side. Settings with the zero value are not sent.
 type hello struct {
-	least, most    uint8 // range of supported versions
-	token          string
-	frames, bytes  uint32
-	maxBody, calls uint32
-	checksums      uint8
+	minVersion, maxVersion uint8 // range of supported versions
+	token                  string
+	frames, bytes          uint32
+	maxBody, calls         uint32
+	checksums              uint8
 }
 
 // helloSetting is one key and value of a HELLO.
-type setting struct {
+type helloSetting struct {
 	key   uint16
 	value []byte
 }
 
 // appendHello appends the payload of a HELLO: versions, the settings of h, and the meaningless
 // settings in more.
-func appendHello(dst []byte, h *hello, more ...setting) []byte {
+func appendHello(dst []byte, h *hello, more ...helloSetting) []byte {
 	start := len(dst)
-	dst = append(dst, h.least, h.most)
+	dst = append(dst, h.minVersion, h.maxVersion)
 	if h.token != "" {
-		dst = appendSetting(dst, setting{setToken, []byte(h.token)})
+		dst = appendSetting(dst, helloSetting{settingToken, []byte(h.token)})
 	}
 	for _, s := range [...]struct {
 		key   uint16
 		value uint32
-	}{{setFrames, h.frames}, {setBytes, h.bytes}, {setMaxBody, h.maxBody}, {setCalls, h.calls}} {
+	}{{settingFrames, h.frames}, {settingBytes, h.bytes}, {settingMaxBody, h.maxBody}, {settingCalls, h.calls}} {
 		if s.value != 0 {
-			dst = appendSetting(dst, setting{s.key, binary.LittleEndian.AppendUint32(nil, s.value)})
+			dst = appendSetting(dst, helloSetting{s.key, binary.LittleEndian.AppendUint32(nil, s.value)})
 		}
 	}
 	for _, s := range more {
 		dst = appendSetting(dst, s)
 	}
 	if h.checksums != 0 {
-		dst = appendSetting(dst, setting{setChecksum, []byte{h.checksums, 0, 0, 0, 0}})
-		sum := len(dst) - sumSize
+		dst = appendSetting(dst, helloSetting{settingChecksum, []byte{h.checksums, 0, 0, 0, 0}})
+		sum := len(dst) - checksumSize
 		binary.LittleEndian.PutUint32(dst[sum:], crc32.Checksum(dst[start:sum], castagnoli))
 	}
 	return dst
 }
 
-func appendSetting(dst []byte, s setting) []byte {
+func appendSetting(dst []byte, s helloSetting) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, s.key)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(s.value)))
 	return append(dst, s.value...)
@@ -90,27 +90,27 @@ func appendSetting(dst []byte, s setting) []byte {
 // decodeHello decodes the payload of a HELLO.
 func decodeHello(b []byte) (hello, error) {
 	if len(b) < 2 {
-		return hello{}, errShort("HELLO", b)
+		return hello{}, errShortFrame("HELLO", b)
 	}
-	h := hello{least: b[0], most: b[1]}
-	if h.least == 0 || h.least > h.most {
-		return h, fmt.Errorf("decode HELLO: versions %d to %d", h.least, h.most)
+	h := hello{minVersion: b[0], maxVersion: b[1]}
+	if h.minVersion == 0 || h.minVersion > h.maxVersion {
+		return h, fmt.Errorf("decode HELLO: versions %d to %d", h.minVersion, h.maxVersion)
 	}
 	whole := b
 	for b = b[2:]; len(b) > 0; {
 		if len(b) < 4 {
-			return h, errShort("HELLO", b)
+			return h, errShortFrame("HELLO", b)
 		}
 		key, n := binary.LittleEndian.Uint16(b), int(binary.LittleEndian.Uint16(b[2:]))
 		b = b[4:]
 		if n > len(b) {
 			return h, fmt.Errorf("decode HELLO: a setting of %d bytes in %d", n, len(b))
 		}
-		if key == setChecksum {
-			if err := h.setChecksums(whole[:len(whole)-len(b)], b[:n]); err != nil {
+		if key == settingChecksum {
+			if err := h.applyChecksums(whole[:len(whole)-len(b)], b[:n]); err != nil {
 				return h, err
 			}
-		} else if err := h.set(key, b[:n]); err != nil {
+		} else if err := h.applySetting(key, b[:n]); err != nil {
 			return h, err
 		}
 		b = b[n:]
@@ -119,22 +119,22 @@ func decodeHello(b []byte) (hello, error) {
 }
 
 // applySetting stores one setting in h. Of several with the same key the last one counts.
-func (h *hello) set(key uint16, value []byte) error {
+func (h *hello) applySetting(key uint16, value []byte) error {
 	var to *uint32
 	switch key {
-	case setToken:
+	case settingToken:
 		if len(value) > maxToken {
 			return fmt.Errorf("decode HELLO: a token of %d bytes, at most %d are allowed", len(value), maxToken)
 		}
 		h.token = string(value)
 		return nil
-	case setFrames:
+	case settingFrames:
 		to = &h.frames
-	case setBytes:
+	case settingBytes:
 		to = &h.bytes
-	case setMaxBody:
+	case settingMaxBody:
 		to = &h.maxBody
-	case setCalls:
+	case settingCalls:
 		to = &h.calls
 	default:
 		return nil
@@ -147,9 +147,9 @@ func (h *hello) set(key uint16, value []byte) error {
 }
 
 // applyChecksums verifies and stores settingChecksum. before is the payload up to its value.
-func (h *hello) setChecksums(before, value []byte) error {
-	if len(value) < 1+sumSize {
-		return errShort("HELLO", value)
+func (h *hello) applyChecksums(before, value []byte) error {
+	if len(value) < 1+checksumSize {
+		return errShortFrame("HELLO", value)
 	}
 	sum := crc32.Update(crc32.Checksum(before, castagnoli), castagnoli, value[:1])
 	if sum != binary.LittleEndian.Uint32(value[1:]) {
@@ -160,41 +160,43 @@ func (h *hello) setChecksums(before, value []byte) error {
 }
 
 // speaksOurVersion reports whether the peer that sent h supports tcpVersion.
-func (h *hello) agrees() bool { return h.least <= tcpVersion && tcpVersion <= h.most }
+func (h *hello) speaksOurVersion() bool {
+	return h.minVersion <= tcpVersion && tcpVersion <= h.maxVersion
+}
 
 // encodeGreeting returns the magic and a HELLO with one meaningless setting.
-func greeting(h *hello) []byte {
-	return appendFirst(nil, frameHello, appendHello(nil, h, greaseSetting()))
+func encodeGreeting(h *hello) []byte {
+	return appendFirstFrame(nil, frameHello, appendHello(nil, h, randomGreaseSetting()))
 }
 
 // appendGreaseFrame appends a frame of a meaningless type, which is the first of every connection.
 // A peer that fails on unknown types is thus found before new types exist.
-func (f framing) appendGrease(dst []byte) []byte {
-	t, id, nothing := grease()
-	return f.append(dst, t, id, nothing, nil)
+func (f framing) appendGreaseFrame(dst []byte) []byte {
+	t, id, nothing := greaseFrame()
+	return f.appendFrame(dst, t, id, nothing, nil)
 }
 
 // appendFirstFrame appends the magic and the frame that follows it.
-func appendFirst(dst []byte, t frameType, payload []byte) []byte {
+func appendFirstFrame(dst []byte, t frameType, payload []byte) []byte {
 	dst = append(dst, tcpMagic...)
 	return append(appendFrameHeader(dst, t, 0, len(payload)), payload...)
 }
 
 // randomGreaseType returns one of the reserved frame types: 0x8a, 0x9a … 0xfa.
-func greaseType() frameType { return frameType(rand.N(8)<<4 | 0x8a) }
+func randomGreaseType() frameType { return frameType(rand.N(8)<<4 | 0x8a) }
 
 // randomGreaseSetting returns one of the reserved settings: 0x0a0a, 0x0a1a … 0xfafa.
-func greaseSetting() setting {
-	return setting{uint16(rand.N(16)<<12 | rand.N(16)<<4 | 0x0a0a), random(rand.N(16))}
+func randomGreaseSetting() helloSetting {
+	return helloSetting{uint16(rand.N(16)<<12 | rand.N(16)<<4 | 0x0a0a), randomBytes(rand.N(16))}
 }
 
 // greaseFrame returns a meaningless frame.
-func grease() (t frameType, id uint32, payload []byte) {
-	return greaseType(), rand.Uint32(), random(rand.N(32))
+func greaseFrame() (t frameType, id uint32, payload []byte) {
+	return randomGreaseType(), rand.Uint32(), randomBytes(rand.N(32))
 }
 
 // randomBytes returns n random bytes.
-func random(n int) []byte {
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(rand.Uint32())
@@ -215,18 +217,18 @@ func readMagic(r io.Reader) error {
 		return err
 	}
 	if string(b) != tcpMagic {
-		return errStranger
+		return errNotPenstock
 	}
 	return nil
 }
 
 // readFirstFrame reads the frame that follows the magic.
-func readFirst(r io.Reader) (frameType, []byte, error) {
+func readFirstFrame(r io.Reader) (frameType, []byte, error) {
 	head := make([]byte, tcpHeader)
 	if _, err := io.ReadFull(r, head); err != nil {
 		return 0, nil, err
 	}
-	t, _, n := frameHeader(head)
+	t, _, n := decodeFrameHeader(head)
 	if n > maxHello {
 		return 0, nil, fmt.Errorf("the first frame has %d bytes, at most %d are allowed", n, maxHello)
 	}

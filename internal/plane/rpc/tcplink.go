@@ -11,10 +11,10 @@ import (
 
 // Reasons for which a connection ends, in addition to network errors.
 var (
-	errSpeaksTLS = errors.New("the peer speaks TLS, and this side does not; give both the rpc TLS settings or neither")
-	errStranger  = errors.New("the peer is not a Penstock request plane")
-	errSilent    = errors.New("the peer has gone silent")
-	errClosed    = errors.New("this side has closed it")
+	errSpeaksTLS   = errors.New("the peer speaks TLS, and this side does not; give both the rpc TLS settings or neither")
+	errNotPenstock = errors.New("the peer is not a Penstock request plane")
+	errSilent      = errors.New("the peer has gone silent")
+	errClosed      = errors.New("this side has closed it")
 )
 
 // tcpIdle is the factor by which timeouts for silence grow while no call is in progress.
@@ -24,22 +24,22 @@ const tcpIdle = 20
 // detects a dead peer.
 type tcpLink struct {
 	conn net.Conn
-	out  tcpOut
+	out  tcpWriter
 	cfg  *TCPConfig
 	// onFrame handles every frame except pings. The payload is valid only during the call.
-	frame func(t frameType, id uint32, payload []byte) error
+	onFrame func(t frameType, id uint32, payload []byte) error
 	// onTick is called periodically; its error closes the link.
-	tick func() error
+	onTick func() error
 
-	heard atomic.Bool // something was received since the last check
-	life  struct {
+	heard   atomic.Bool // something was received since the last check
+	silence struct {
 		sync.Mutex
 		quiet int // consecutive checks that found nothing
-		next  awake
+		next  awakeClock
 	}
 	calls atomic.Int64 // in progress
 	// keepalive is the state of pingIfQuiet. It takes no lock for which calls queue.
-	beat struct {
+	keepalive struct {
 		timer atomic.Pointer[time.Timer] // nil until the first call
 		taken atomic.Uint64              // the writer's progress when pingIfQuiet last ran
 		ended atomic.Bool                // the link is closed
@@ -57,13 +57,13 @@ func (l *tcpLink) run(buf []byte) error {
 	writer := make(chan struct{})
 	go func() {
 		defer close(writer)
-		l.shut(l.out.run(l.conn, l.cfg.WriteTimeout))
+		l.closeWith(l.out.runWriter(l.conn, l.cfg.WriteTimeout))
 	}()
-	l.life.Lock()
-	l.lookAgain()
-	l.scheduleLife()
-	l.life.Unlock()
-	l.shut(l.read(buf))
+	l.silence.Lock()
+	l.scheduleCheckLocked()
+	l.schedulePing()
+	l.silence.Unlock()
+	l.closeWith(l.readFrames(buf))
 	<-writer
 	l.end.Lock()
 	defer l.end.Unlock()
@@ -71,7 +71,7 @@ func (l *tcpLink) run(buf []byte) error {
 }
 
 // closeWith closes the link with err as its reason, unless it is already closed.
-func (l *tcpLink) shut(err error) {
+func (l *tcpLink) closeWith(err error) {
 	l.end.Lock()
 	first := l.end.err == nil
 	if first {
@@ -81,17 +81,17 @@ func (l *tcpLink) shut(err error) {
 	if !first {
 		return
 	}
-	l.beat.ended.Store(true)
-	if timer := l.beat.timer.Load(); timer != nil {
+	l.keepalive.ended.Store(true)
+	if timer := l.keepalive.timer.Load(); timer != nil {
 		timer.Stop()
 	}
-	l.out.close(err)
+	l.out.closeSenders(err)
 	l.conn.Close()
 }
 
 // readFrames reads and dispatches frames until an error. buf has room for more than one frame of
 // the maximum size.
-func (l *tcpLink) read(buf []byte) error {
+func (l *tcpLink) readFrames(buf []byte) error {
 	have := 0
 	for {
 		n, err := l.conn.Read(buf[have:])
@@ -100,14 +100,14 @@ func (l *tcpLink) read(buf []byte) error {
 				l.heard.Store(true)
 			}
 			have += n
-			used, err := l.frames(buf[:have])
+			used, err := l.dispatchFrames(buf[:have])
 			if err != nil {
 				return err
 			}
 			have = copy(buf, buf[used:have])
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = l.look()
+			err = l.checkSilence()
 		}
 		if err != nil {
 			return err
@@ -116,20 +116,20 @@ func (l *tcpLink) read(buf []byte) error {
 }
 
 // dispatchFrames handles the complete frames at the beginning of b and returns their total size.
-func (l *tcpLink) frames(b []byte) (used int, err error) {
+func (l *tcpLink) dispatchFrames(b []byte) (used int, err error) {
 	for {
-		t, id, payload, n, err := l.out.next(b[used:])
+		t, id, payload, n, err := l.out.splitFrame(b[used:])
 		if err != nil || n == 0 {
 			return used, err
 		}
 		used += n
 		switch {
 		case t == framePing && len(payload) < pingSize:
-			return used, errShort("PING", payload)
+			return used, errShortFrame("PING", payload)
 		case t == framePing:
-			l.out.pong(payload)
+			l.out.queuePong(payload)
 		default:
-			if err := l.frame(t, id, payload); err != nil {
+			if err := l.onFrame(t, id, payload); err != nil {
 				return used, err
 			}
 		}
@@ -137,19 +137,19 @@ func (l *tcpLink) frames(b []byte) (used int, err error) {
 }
 
 // countCallStart counts a call that starts.
-func (l *tcpLink) enter() {
+func (l *tcpLink) countCallStart() {
 	if l.calls.Add(1) > 1 {
 		return
 	}
-	l.life.Lock()
-	l.life.quiet = 0 // from now on the shorter silence timeout applies
-	l.lookAgain()
-	l.life.Unlock()
-	l.scheduleLife()
+	l.silence.Lock()
+	l.silence.quiet = 0 // from now on the shorter silence timeout applies
+	l.scheduleCheckLocked()
+	l.silence.Unlock()
+	l.schedulePing()
 }
 
 // countCallEnd counts a call that has finished and reports whether none is left.
-func (l *tcpLink) leave() (none bool) {
+func (l *tcpLink) countCallEnd() (none bool) {
 	return l.calls.Add(-1) == 0
 }
 
@@ -159,69 +159,69 @@ func (l *tcpLink) leave() (none bool) {
 // The read deadline serves as the timer. Received data does not move it, so it costs one timer per
 // check, not one per read. Silence is counted in checks at which the process ran, not in time, so
 // that a process which was stopped or got no CPU does not mistake its own pause for a dead peer.
-func (l *tcpLink) lookAgain() {
+func (l *tcpLink) scheduleCheckLocked() {
 	d := l.cfg.Ping / 2
 	if l.calls.Load() == 0 {
 		d *= tcpIdle
 	}
 	slack := d
-	switch l.life.quiet {
-	case l.silentLooks() - 2: // the last two checks share one interval, 3/4 and 1/4 of it
+	switch l.silence.quiet {
+	case l.silentCheckLimit() - 2: // the last two checks share one interval, 3/4 and 1/4 of it
 		d -= d / 4
-	case l.silentLooks() - 1:
+	case l.silentCheckLimit() - 1:
 		d /= 4
 	}
 	// An error means that the connection is closed; reads report it too.
-	_ = l.conn.SetReadDeadline(l.life.next.wait(d, slack))
+	_ = l.conn.SetReadDeadline(l.silence.next.startWait(d, slack))
 }
 
 // silentCheckLimit returns the number of consecutive checks without received data after which the
 // peer is considered dead. The last byte may have arrived up to one check interval before the first
 // of them. The last interval is short because bytes may be waiting in the socket when a deadline
 // passes, and the next read receives them.
-func (l *tcpLink) silentLooks() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
+func (l *tcpLink) silentCheckLimit() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
 
 // checkSilence runs when the read deadline has passed. Its error closes the link.
-func (l *tcpLink) look() error {
-	if l.tick != nil {
-		if err := l.tick(); err != nil {
+func (l *tcpLink) checkSilence() error {
+	if l.onTick != nil {
+		if err := l.onTick(); err != nil {
 			return err
 		}
 	}
-	letOthersRun()
-	l.life.Lock()
-	defer l.life.Unlock()
+	yieldProcessor()
+	l.silence.Lock()
+	defer l.silence.Unlock()
 	switch {
 	case l.heard.Swap(false):
-		l.life.quiet = 0
-	case l.life.next.counts():
-		l.life.quiet++
+		l.silence.quiet = 0
+	case l.silence.next.waitCounts():
+		l.silence.quiet++
 	}
-	if l.life.quiet >= l.silentLooks() {
+	if l.silence.quiet >= l.silentCheckLimit() {
 		return errSilent
 	}
-	l.lookAgain()
-	if l.life.quiet == 0 || l.life.quiet%2 != 0 {
+	l.scheduleCheckLocked()
+	if l.silence.quiet == 0 || l.silence.quiet%2 != 0 {
 		return nil
 	}
-	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
+	return errors.Join(l.out.sendFrameNow(framePing, 0, randomBytes(pingSize)), l.out.sendFrameNow(greaseFrame()))
 }
 
 // schedulePing sets the timer of pingIfQuiet, which runs every Ping/2 while calls are in progress.
-func (l *tcpLink) scheduleLife() {
-	timer := l.beat.timer.Load()
+func (l *tcpLink) schedulePing() {
+	timer := l.keepalive.timer.Load()
 	switch {
-	case l.calls.Load() == 0 || l.beat.ended.Load():
+	case l.calls.Load() == 0 || l.keepalive.ended.Load():
 		return
 	case timer == nil:
-		timer = time.AfterFunc(time.Hour, l.showLife)
-		if !l.beat.timer.CompareAndSwap(nil, timer) {
+		timer = time.AfterFunc(time.Hour, l.pingIfQuiet)
+		if !l.keepalive.timer.CompareAndSwap(nil, timer) {
 			timer.Stop() // another call is setting the existing timer
 			return
 		}
 	}
 	timer.Reset(l.cfg.Ping / 2)
-	if l.beat.ended.Load() {
+	if l.keepalive.ended.Load() {
 		timer.Stop()
 	}
 }
@@ -230,14 +230,14 @@ func (l *tcpLink) scheduleLife() {
 // pingIfQuiet last ran. It waits neither for the reader nor for the writer. Both may be busy with
 // the peer's data, or queue for a CPU or a lock with thousands of goroutines, for longer than the
 // peer waits for the pong to its own ping, which queues after the data it sent.
-func (l *tcpLink) showLife() {
+func (l *tcpLink) pingIfQuiet() {
 	taken := l.out.progress.Load()
-	silent := l.calls.Load() > 0 && l.beat.taken.Swap(taken) == taken
-	l.scheduleLife()
+	silent := l.calls.Load() > 0 && l.keepalive.taken.Swap(taken) == taken
+	l.schedulePing()
 	if !silent {
 		return
 	}
-	if err := l.out.ping(l.conn, l.cfg.WriteTimeout); err != nil {
-		l.shut(err)
+	if err := l.out.sendPing(l.conn, l.cfg.WriteTimeout); err != nil {
+		l.closeWith(err)
 	}
 }

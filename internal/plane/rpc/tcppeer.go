@@ -13,19 +13,19 @@ import (
 // tcpPeer is the connection to one address, from the decision to dial it until its last call has
 // ended.
 type tcpPeer struct {
-	addr   string
-	cancel context.CancelFunc
-	ready  chan struct{} // closed when link or err is set
-	link   *clientLink
-	err    error
+	addr    string
+	cancel  context.CancelFunc
+	ready   chan struct{} // closed when link or err is set
+	link    *clientLink
+	dialErr error
 }
 
 // acquireLink returns the connection to addr. If there is none, it dials. Concurrent callers share
 // one attempt, which continues if one of them gives up. If an attempt that was already in progress
 // fails, its result may be stale, so acquireLink makes a new attempt.
-func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
+func (t *TCPPlane) acquireLink(ctx context.Context, addr string) (*clientLink, error) {
 	for stale := true; ; stale = false {
-		p, ours, err := t.peer(addr)
+		p, ours, err := t.peerFor(addr)
 		if err != nil {
 			return nil, err
 		}
@@ -34,14 +34,14 @@ func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if p.err == nil || ours || !stale {
-			return p.link, p.err
+		if p.dialErr == nil || ours || !stale {
+			return p.link, p.dialErr
 		}
 	}
 }
 
 // peerFor returns the connection to addr, and whether this call started the attempt to dial it.
-func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
+func (t *TCPPlane) peerFor(addr string) (p *tcpPeer, ours bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closed {
@@ -58,8 +58,8 @@ func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	go func() {
 		defer t.links.Done()
 		defer cancel()
-		t.connect(ctx, p)
-		t.forget(p)
+		t.dialAndServe(ctx, p)
+		t.forgetPeer(p)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(t.mu.all, p)
@@ -68,7 +68,7 @@ func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 }
 
 // forgetPeer removes p, so that the next call to its address dials.
-func (t *TCP) forget(p *tcpPeer) {
+func (t *TCPPlane) forgetPeer(p *tcpPeer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.peers[p.addr] == p {
@@ -77,22 +77,22 @@ func (t *TCP) forget(p *tcpPeer) {
 }
 
 // dialAndServe dials p and serves the connection until it ends.
-func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
-	conn, greeting, err := t.open(ctx, trimScheme(p.addr))
+func (t *TCPPlane) dialAndServe(ctx context.Context, p *tcpPeer) {
+	conn, greeting, err := t.dialAndGreet(ctx, trimTCPScheme(p.addr))
 	if err != nil {
-		p.err = fmt.Errorf("%s cannot be reached: %w", p.addr, err)
-		t.forget(p)
+		p.dialErr = fmt.Errorf("%s cannot be reached: %w", p.addr, err)
+		t.forgetPeer(p)
 		close(p.ready)
 		return
 	}
 	p.link = newClientLink(t, p, conn, greeting)
-	defer context.AfterFunc(ctx, func() { p.link.shut(errClosed) })()
+	defer context.AfterFunc(ctx, func() { p.link.closeWith(errClosed) })()
 	close(p.ready)
-	p.link.serve()
+	p.link.serveConn()
 }
 
 // dialAndGreet dials addr and exchanges greetings.
-func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
+func (t *TCPPlane) dialAndGreet(ctx context.Context, addr string) (net.Conn, hello, error) {
 	// A busy process may notice late that the connection is established.
 	ctx, release := withAwakeTimeout(ctx, t.cfg.Dial)
 	defer release()
@@ -104,7 +104,7 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 		return nil, hello{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { dialled.SetDeadline(time.Unix(1, 0)) })
-	conn, greeting, err := t.greet(ctx, dialled, addr)
+	conn, greeting, err := t.exchangeGreetings(ctx, dialled, addr)
 	if !stop() { // the timeout has passed, or the plane is closing
 		err = fmt.Errorf("no greeting within %v", t.cfg.Dial)
 	}
@@ -117,7 +117,7 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 
 // exchangeGreetings sends the client's greeting and reads the server's, within TLS if configured.
 // The returned connection replaces conn.
-func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
+func (t *TCPPlane) exchangeGreetings(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
 	if t.cfg.ClientTLS != nil {
 		secure := tls.Client(conn, clientTLS(t.cfg.ClientTLS, addr))
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -125,11 +125,11 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 		}
 		conn = secure
 	}
-	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
-	if t.cfg.ClientTLS == nil && !t.old { // TLS detects damage by itself
+	ours := hello{minVersion: tcpVersion, maxVersion: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
+	if t.cfg.ClientTLS == nil && !t.noChecksums { // TLS detects damage by itself
 		ours.checksums = checksumsUsed
 	}
-	if _, err := conn.Write(greeting(&ours)); err != nil {
+	if _, err := conn.Write(encodeGreeting(&ours)); err != nil {
 		return conn, hello{}, err
 	}
 	theirs, err := readGreeting(conn)
@@ -145,14 +145,14 @@ func readGreeting(r io.Reader) (hello, error) {
 	if err := readMagic(r); err != nil {
 		return hello{}, greetingError(err)
 	}
-	t, payload, err := readFirst(r)
+	t, payload, err := readFirstFrame(r)
 	if err != nil {
 		return hello{}, greetingError(err)
 	}
 	switch t {
 	case frameHello:
 		h, err := decodeHello(payload)
-		if err == nil && !h.agrees() {
+		if err == nil && !h.speaksOurVersion() {
 			err = errVersions(&h)
 		}
 		return h, err
@@ -175,7 +175,7 @@ func greetingError(err error) error {
 }
 
 func errVersions(theirs *hello) error {
-	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.least, theirs.most, tcpVersion)
+	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.minVersion, theirs.maxVersion, tcpVersion)
 }
 
 // clientTLS returns c with ServerName set to the host of addr, unless c already has a name or skips

@@ -22,17 +22,17 @@ const tcpLinger = time.Second
 
 // greetingShare bounds the connections that have not greeted yet: one in greetingShare of a
 // server's connections.
-const tcpGreeting = 4
+const greetingShare = 4
 
 // tcpServer is one Serve in progress.
 type tcpServer struct {
-	plane   *TCP
-	cfg     *TCPConfig
-	handler Handler
-	bodies  budget
-	trouble complaints
-	conns   sync.WaitGroup
-	mu      struct {
+	plane    *TCPPlane
+	cfg      *TCPConfig
+	handler  Handler
+	bodies   byteBudget
+	warnings throttledLog
+	conns    sync.WaitGroup
+	mu       struct {
 		sync.Mutex
 		greeting []net.Conn // connections that have not greeted yet, in order of arrival
 		links    map[*serverLink]bool
@@ -40,8 +40,8 @@ type tcpServer struct {
 	}
 }
 
-func (t *TCP) newServer(h Handler) *tcpServer {
-	s := &tcpServer{plane: t, cfg: &t.cfg, handler: h, bodies: budget{limit: t.cfg.Bodies}, trouble: complaints{log: t.cfg.Log}}
+func (t *TCPPlane) newServer(h Handler) *tcpServer {
+	s := &tcpServer{plane: t, cfg: &t.cfg, handler: h, bodies: byteBudget{limit: t.cfg.Bodies}, warnings: throttledLog{log: t.cfg.Log}}
 	s.mu.links = make(map[*serverLink]bool)
 	return s
 }
@@ -49,11 +49,11 @@ func (t *TCP) newServer(h Handler) *tcpServer {
 // Serve implements Plane. addr is "host:port", with or without the scheme; an empty addr is the
 // configured one. When ctx ends, Serve closes the listener, tells clients to use other servers, and
 // waits for the calls that were started.
-func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+func (t *TCPPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	if addr == "" {
 		addr = t.cfg.Listen
 	}
-	at, err := listenable(addr)
+	at, err := listenAddress(addr)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	if err != nil {
 		return errListen(addr, err)
 	}
-	if at, err = advertised(t.cfg.Advertise, l.Addr()); err != nil {
+	if at, err = advertiseAddress(t.cfg.Advertise, l.Addr()); err != nil {
 		l.Close()
 		return err
 	}
@@ -70,17 +70,17 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 		ready(tcpScheme + at)
 	}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
-	err = s.accept(ctx, l)
+	err = s.acceptConns(ctx, l)
 	stop()
 	l.Close()
-	s.leave()
+	s.drainLinks()
 	s.conns.Wait()
 	return err
 }
 
 // listenAddress returns the "host:port" of addr, which may begin with the scheme.
-func listenable(addr string) (string, error) {
-	at := trimScheme(addr)
+func listenAddress(addr string) (string, error) {
+	at := trimTCPScheme(addr)
 	if _, _, err := net.SplitHostPort(at); err != nil {
 		return "", fault.New(fault.Invalid, "serve %q: the address must be host:port: %w", addr, err)
 	}
@@ -88,20 +88,20 @@ func listenable(addr string) (string, error) {
 }
 
 // acceptConns accepts connections until ctx ends, which closes l.
-func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
-	again := backoff.Backoff{Least: 5 * time.Millisecond, Most: time.Second}
+func (s *tcpServer) acceptConns(ctx context.Context, l net.Listener) error {
+	again := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			again.Reset()
-			s.admit(conn)
+			s.admitConn(conn)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("serve %v: %w", l.Addr(), err)
 		default: // out of descriptors, or the client disconnected early
-			s.trouble.say("accepting a connection failed", l.Addr(), err)
+			s.warnings.warnThrottled("accepting a connection failed", l.Addr(), err)
 			if again.Wait(ctx) != nil {
 				return nil
 			}
@@ -112,9 +112,9 @@ func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 // admitConn serves conn in its own goroutine, unless there are too many connections. If too many
 // have not greeted yet, it closes the oldest of these: a client greets at once, so a peer which
 // opens silent connections displaces its own.
-func (s *tcpServer) admit(conn net.Conn) {
+func (s *tcpServer) admitConn(conn net.Conn) {
 	s.mu.Lock()
-	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/tcpGreeting, 1))
+	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/greetingShare, 1))
 	var oldest net.Conn
 	if room > 0 {
 		if len(s.mu.greeting) >= room {
@@ -127,46 +127,46 @@ func (s *tcpServer) admit(conn net.Conn) {
 	s.mu.Unlock()
 	if room <= 0 {
 		conn.Close()
-		s.trouble.say("refused a connection: there are too many", conn.RemoteAddr(), nil)
+		s.warnings.warnThrottled("refused a connection: there are too many", conn.RemoteAddr(), nil)
 		return
 	}
 	if oldest != nil {
 		oldest.Close()
-		s.trouble.say("closed a connection that did not greet: too many do not", oldest.RemoteAddr(), nil)
+		s.warnings.warnThrottled("closed a connection that did not greet: too many do not", oldest.RemoteAddr(), nil)
 	}
 	go func() {
 		defer s.conns.Done()
-		s.serve(conn)
+		s.serveConn(conn)
 	}()
 }
 
 // serveConn serves one connection until the connection and its handlers have ended.
-func (s *tcpServer) serve(raw net.Conn) {
+func (s *tcpServer) serveConn(raw net.Conn) {
 	defer raw.Close()
-	conn, theirs, err := s.greet(raw)
+	conn, theirs, err := s.receiveGreeting(raw)
 	if err != nil {
 		s.mu.Lock()
-		s.greetedLocked(raw)
+		s.removeGreetingLocked(raw)
 		s.mu.Unlock()
 		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // closed by the peer or by drainLinks
-			s.trouble.say("refused a connection", raw.RemoteAddr(), err)
+			s.warnings.warnThrottled("refused a connection", raw.RemoteAddr(), err)
 		}
 		return
 	}
 	l := newServerLink(s, conn, theirs)
 	s.mu.Lock()
-	present, leaving := s.greetedLocked(raw), s.mu.leaving
+	present, leaving := s.removeGreetingLocked(raw), s.mu.leaving
 	if present && !leaving {
 		s.mu.links[l] = true
 	}
 	s.mu.Unlock()
 	switch {
 	case !present: // it was displaced, and is closed
-		l.give()
+		l.releaseBuf()
 		return
 	case leaving:
-		l.give()
-		turnAway(conn, fault.New(fault.Unavailable, "the server is leaving"))
+		l.releaseBuf()
+		rejectClient(conn, fault.New(fault.Unavailable, "the server is leaving"))
 		return
 	}
 	defer func() {
@@ -174,12 +174,12 @@ func (s *tcpServer) serve(raw net.Conn) {
 		defer s.mu.Unlock()
 		delete(s.mu.links, l)
 	}()
-	l.serve()
+	l.serveConn()
 }
 
 // removeGreetingLocked removes conn from the connections that have not greeted, and reports whether
 // it was present.
-func (s *tcpServer) greetedLocked(conn net.Conn) bool {
+func (s *tcpServer) removeGreetingLocked(conn net.Conn) bool {
 	i := slices.Index(s.mu.greeting, conn)
 	if i < 0 {
 		return false
@@ -190,7 +190,7 @@ func (s *tcpServer) greetedLocked(conn net.Conn) bool {
 
 // receiveGreeting reads the client's greeting, within TLS if configured, and checks its version and
 // token. It tells a refused client the reason.
-func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
+func (s *tcpServer) receiveGreeting(conn net.Conn) (net.Conn, hello, error) {
 	if err := conn.SetDeadline(time.Now().Add(s.cfg.Handshake)); err != nil {
 		return conn, hello{}, err
 	}
@@ -204,7 +204,7 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	if err := readMagic(conn); err != nil {
 		return conn, hello{}, err
 	}
-	t, payload, err := readFirst(conn)
+	t, payload, err := readFirstFrame(conn)
 	if err != nil {
 		return conn, hello{}, err
 	}
@@ -215,26 +215,26 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	if err != nil {
 		return conn, hello{}, err
 	}
-	if !h.agrees() {
+	if !h.speaksOurVersion() {
 		err := errVersions(&h)
-		turnAway(conn, fault.New(fault.Unimplemented, "%w", err))
+		rejectClient(conn, fault.New(fault.Unimplemented, "%w", err))
 		return conn, hello{}, err
 	}
-	if !sameToken(h.token, s.cfg.Token) {
-		turnAway(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
+	if !tokensMatch(h.token, s.cfg.Token) {
+		rejectClient(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
 		return conn, hello{}, errors.New("the rpc token is missing or wrong")
 	}
 	return conn, h, nil
 }
 
 // rejectClient tells a client the reason of a refusal, instead of a greeting.
-func turnAway(conn net.Conn, why *fault.Error) {
+func rejectClient(conn net.Conn, why *fault.Error) {
 	// An error means that the client has disconnected.
-	_, _ = conn.Write(appendFirst(nil, frameGoaway, appendGoaway(nil, 0, why)))
+	_, _ = conn.Write(appendFirstFrame(nil, frameGoaway, appendGoaway(nil, 0, why)))
 }
 
 // drainLinks tells all clients to use other servers.
-func (s *tcpServer) leave() {
+func (s *tcpServer) drainLinks() {
 	s.mu.Lock()
 	s.mu.leaving = true
 	var links []*serverLink
@@ -246,12 +246,12 @@ func (s *tcpServer) leave() {
 	}
 	s.mu.Unlock()
 	for _, l := range links {
-		l.goaway()
+		l.sendGoaway()
 	}
 }
 
 // throttledLog logs at most one warning per second, because peers can cause them at will.
-type complaints struct {
+type throttledLog struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
@@ -260,7 +260,7 @@ type complaints struct {
 	}
 }
 
-func (c *complaints) say(msg string, peer net.Addr, err error) {
+func (c *throttledLog) warnThrottled(msg string, peer net.Addr, err error) {
 	c.mu.Lock()
 	now := time.Now()
 	if now.Before(c.mu.next) {

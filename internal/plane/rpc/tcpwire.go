@@ -48,20 +48,20 @@ func appendFrameHeader(dst []byte, t frameType, id uint32, n int) []byte {
 }
 
 // decodeFrameHeader decodes the first tcpHeader bytes of b.
-func frameHeader(b []byte) (t frameType, id uint32, n int) {
+func decodeFrameHeader(b []byte) (t frameType, id uint32, n int) {
 	h := binary.LittleEndian.Uint64(b)
 	return frameType(h >> 24), uint32(h >> 32), int(h & (1<<24 - 1))
 }
 
 // callHeader is the first part of a CALL frame.
-type callHead struct {
+type callHeader struct {
 	size   int // of the body, in bytes
 	method string
-	envelope
+	callMetadata
 }
 
 // appendCallHead appends the header of a CALL, which the body follows.
-func appendCallHead(dst []byte, h *callHead) []byte {
+func appendCallHead(dst []byte, h *callHeader) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.size))
@@ -76,9 +76,9 @@ func appendCallHead(dst []byte, h *callHead) []byte {
 
 // decodeCall splits the payload of a CALL into its header and the first part of the body, which
 // aliases b. It skips what later versions append to the header.
-func decodeCall(b []byte) (h callHead, body []byte, err error) {
+func decodeCall(b []byte) (h callHeader, body []byte, err error) {
 	if len(b) < 2 {
-		return h, nil, errShort("CALL", b)
+		return h, nil, errShortFrame("CALL", b)
 	}
 	n := int(binary.LittleEndian.Uint16(b))
 	if n < 12 || n > len(b)-2 {
@@ -97,7 +97,7 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 		limit int
 	}{{&h.method, MaxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
 		if len(head) < 2 {
-			return h, nil, errShort("CALL", b)
+			return h, nil, errShortFrame("CALL", b)
 		}
 		n := int(binary.LittleEndian.Uint16(head))
 		head = head[2:]
@@ -112,7 +112,7 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 // decodeCredit decodes how many frames, and bytes in them, the caller has received.
 func decodeCredit(b []byte) (frames, bytes uint32, err error) {
 	if len(b) < 8 {
-		return 0, 0, errShort("CREDIT", b)
+		return 0, 0, errShortFrame("CREDIT", b)
 	}
 	return binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), nil
 }
@@ -127,7 +127,7 @@ func appendCredit(dst []byte, frames, bytes uint32) []byte {
 // and its first part.
 func decodeStart(b []byte) (size uint32, part []byte, err error) {
 	if len(b) < 4 {
-		return 0, nil, errShort("START", b)
+		return 0, nil, errShortFrame("START", b)
 	}
 	return binary.LittleEndian.Uint32(b), b[4:], nil
 }
@@ -149,12 +149,12 @@ func appendGoaway(dst []byte, last uint32, why *fault.Error) []byte {
 // decodeGoaway decodes the output of appendGoaway.
 func decodeGoaway(b []byte) (last uint32, why *fault.Error, err error) {
 	if len(b) < 4 {
-		return 0, nil, errShort("GOAWAY", b)
+		return 0, nil, errShortFrame("GOAWAY", b)
 	}
 	why, err = decodeFault(b[4:])
 	return binary.LittleEndian.Uint32(b), why, err
 }
 
-func errShort(frame string, b []byte) error {
+func errShortFrame(frame string, b []byte) error {
 	return fmt.Errorf("decode %s: %d bytes are too few", frame, len(b))
 }

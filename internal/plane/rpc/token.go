@@ -7,7 +7,7 @@ import (
 
 // tokensMatch compares in constant time, which reveals nothing of either token, not even its
 // length. A server without a token accepts every client.
-func sameToken(theirs, ours string) bool {
+func tokensMatch(theirs, ours string) bool {
 	if ours == "" {
 		return true
 	}

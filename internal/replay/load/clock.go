@@ -5,16 +5,16 @@ import "time"
 const (
 	// coarseTimer is how long before a deadline runtime timers are no longer used: they have a resolution of
 	// a millisecond where the process is idle.
-	coarse = 2 * time.Millisecond
+	coarseTimer = 2 * time.Millisecond
 	// maxNap is the longest sleep before checking for other jobs.
-	nap = 200 * time.Microsecond
+	maxNap = 200 * time.Microsecond
 	// spinTime is how long before a deadline the clock is polled without sleeping: about the time which the
 	// system needs to wake a thread.
-	spin = 20 * time.Microsecond
+	spinTime = 20 * time.Microsecond
 )
 
 // runClock is the clock of a run and waits precisely for near deadlines.
-type clock struct {
+type runClock struct {
 	start time.Time
 	spin  time.Duration
 	sleep func(time.Duration)
@@ -22,22 +22,24 @@ type clock struct {
 	prepare func()
 }
 
-func newClock() *clock { return &clock{spin: spin, sleep: sleep, prepare: sharpen} }
+func newRunClock() *runClock {
+	return &runClock{spin: spinTime, sleep: sleepPrecisely, prepare: sharpenSleep}
+}
 
-func (c *clock) now() time.Duration { return time.Since(c.start) }
+func (c *runClock) elapsed() time.Duration { return time.Since(c.start) }
 
 // sleepTowards sleeps towards due, at most for maxNap, and reports whether it is reached.
-func (c *clock) approach(due time.Duration) bool {
-	left := due - c.now()
+func (c *runClock) sleepTowards(due time.Duration) bool {
+	left := due - c.elapsed()
 	if left > c.spin {
-		c.sleep(min(left-c.spin, nap))
-		left = due - c.now()
+		c.sleep(min(left-c.spin, maxNap))
+		left = due - c.elapsed()
 	}
 	if left > c.spin {
 		return false
 	}
 	for left > 0 {
-		left = due - c.now()
+		left = due - c.elapsed()
 	}
 	return true
 }

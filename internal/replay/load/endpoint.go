@@ -31,19 +31,19 @@ type Endpoint struct {
 }
 
 // reservedHeaders are the headers which the client sets itself.
-var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
+var reservedHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
 
 // target is a parsed endpoint.
-type peer struct {
-	addr string // host:port
-	tls  *tls.Config
-	path string // before /v1
-	host string
-	head string // the headers of every request
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+type target struct {
+	addr    string // host:port
+	tls     *tls.Config
+	path    string // before /v1
+	host    string
+	headers string // the headers of every request
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-func (e *Endpoint) peer() (*peer, error) {
+func (e *Endpoint) resolveTarget() (*target, error) {
 	text := e.URL
 	if !strings.Contains(text, "://") {
 		text = "http://" + text
@@ -52,7 +52,7 @@ func (e *Endpoint) peer() (*peer, error) {
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New("endpoint: want a URL like http://127.0.0.1:8000, without credentials and query")
 	}
-	p := &peer{host: u.Host, path: strings.TrimSuffix(strings.TrimRight(u.EscapedPath(), "/"), "/v1")}
+	p := &target{host: u.Host, path: strings.TrimSuffix(strings.TrimRight(u.EscapedPath(), "/"), "/v1")}
 	port := u.Port()
 	switch u.Scheme {
 	case "http":
@@ -76,12 +76,12 @@ func (e *Endpoint) peer() (*peer, error) {
 	}
 	p.addr = net.JoinHostPort(u.Hostname(), port)
 	p.dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-	p.head, err = e.headers()
+	p.headers, err = e.formatHeaders()
 	return p, err
 }
 
 // formatHeaders returns the headers of every request in wire form.
-func (e *Endpoint) headers() (string, error) {
+func (e *Endpoint) formatHeaders() (string, error) {
 	h := http.Header{
 		"User-Agent":   {"penstock-bench"},
 		"Content-Type": {"application/json"},
@@ -91,7 +91,7 @@ func (e *Endpoint) headers() (string, error) {
 		h.Set("Authorization", "Bearer "+e.Key)
 	}
 	for name, values := range e.Header {
-		if !validName([]byte(name)) || slices.Contains(reserved, http.CanonicalHeaderKey(name)) {
+		if !validName([]byte(name)) || slices.Contains(reservedHeaders, http.CanonicalHeaderKey(name)) {
 			return "", fmt.Errorf("endpoint: header %q cannot be set", name)
 		}
 		h[http.CanonicalHeaderKey(name)] = values
@@ -111,14 +111,14 @@ func (e *Endpoint) headers() (string, error) {
 }
 
 // appendRequest appends a request with body to path under the endpoint's own path.
-func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
+func (p *target) appendRequest(dst []byte, path string, id, body []byte) []byte {
 	dst = append(dst, "POST "...)
 	dst = append(dst, p.path...)
 	dst = append(dst, path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, p.host...)
 	dst = append(dst, "\r\n"...)
-	dst = append(dst, p.head...)
+	dst = append(dst, p.headers...)
 	dst = append(dst, "X-Request-Id: "...)
 	dst = append(dst, id...)
 	dst = append(dst, "\r\nContent-Length: "...)
@@ -128,7 +128,7 @@ func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
 }
 
 // dialConn opens a connection.
-func (p *peer) connect(ctx context.Context) (net.Conn, error) {
+func (p *target) dialConn(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := p.dial(ctx, "tcp", p.addr)

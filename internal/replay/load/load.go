@@ -22,9 +22,9 @@ import (
 // Recorder receives the measurements. *replay.Recorder is one. One goroutine calls it.
 type Recorder interface {
 	// RecordSample records a finished request.
-	Sample(s *replay.Sample)
+	RecordSample(s *replay.Sample)
 	// RecordGap records the time between two tokens of the complete response of the last sample, n times.
-	Gap(between time.Duration, n int)
+	RecordGap(between time.Duration, n int)
 }
 
 // TokenRecorder is a Recorder which also receives the times of a response's tokens.
@@ -32,14 +32,14 @@ type TokenRecorder interface {
 	Recorder
 	// RecordTokens is called after RecordSample of a complete response with the times of its events with
 	// tokens. at is valid during the call.
-	Tokens(s *replay.Sample, at []time.Duration)
+	RecordTokens(s *replay.Sample, at []time.Duration)
 }
 
 // Config says where requests are sent and how.
 type Config struct {
 	Endpoint Endpoint
 	Model    string
-	Form     Form
+	Form     RequestForm
 	// Name is the prefix of each x-request-id, before the index; "" is "bench".
 	Name string
 	// Vocabulary is the vocabulary of generated prompts.
@@ -95,7 +95,7 @@ var (
 	errName        = errors.New("load: the name is none that an id can begin with")
 )
 
-func (c *Config) ensure() error {
+func (c *Config) applyDefaults() error {
 	if c.Concurrency < 0 || c.MaxConnections < 0 || c.Duration < 0 || c.Ahead < 0 || c.MaxTokens < 0 || c.Timeout < 0 || c.Grace < 0 {
 		return errConcurrency
 	}
@@ -108,7 +108,7 @@ func (c *Config) ensure() error {
 	if !validValue([]byte(c.Name)) {
 		return errName
 	}
-	if _, err := c.extra(); err != nil {
+	if _, err := c.extraMembers(); err != nil {
 		return err
 	}
 	setDefault(&c.Name, "bench")
@@ -120,7 +120,7 @@ func (c *Config) ensure() error {
 }
 
 // extraMembers returns the members of Extra.
-func (c *Config) extra() (members map[string]json.RawMessage, err error) {
+func (c *Config) extraMembers() (members map[string]json.RawMessage, err error) {
 	if len(c.Extra) == 0 {
 		return nil, nil
 	}
@@ -142,13 +142,13 @@ func setDefault[T comparable](v *T, def T) {
 // running requests have a short time to finish, and the summary says so. The error is that of an unusable
 // workload or endpoint; measurements before it are valid.
 func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder) (Summary, error) {
-	if err := cfg.ensure(); err != nil {
+	if err := cfg.applyDefaults(); err != nil {
 		return Summary{}, err
 	}
-	p, err := cfg.Endpoint.peer()
+	p, err := cfg.Endpoint.resolveTarget()
 	if err != nil {
 		return Summary{}, err
 	}
-	r := newRun(cfg, p, newClock())
+	r := newLoadRun(cfg, p, newRunClock())
 	return r.execute(ctx, source, record)
 }

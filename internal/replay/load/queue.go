@@ -21,17 +21,17 @@ type job struct {
 }
 
 // jobQueue is a heap of jobs by due, then by index.
-type queue []*job
+type jobQueue []*job
 
-func (q queue) before(i, j int) bool {
+func (q jobQueue) isBefore(i, j int) bool {
 	return q[i].due < q[j].due || q[i].due == q[j].due && q[i].index < q[j].index
 }
 
-func (q *queue) push(j *job) {
+func (q *jobQueue) push(j *job) {
 	h := append(*q, j)
 	for i := len(h) - 1; i > 0; {
 		parent := (i - 1) / 2
-		if !h.before(i, parent) {
+		if !h.isBefore(i, parent) {
 			break
 		}
 		h[i], h[parent] = h[parent], h[i]
@@ -40,7 +40,7 @@ func (q *queue) push(j *job) {
 	*q = h
 }
 
-func (q *queue) pop() *job {
+func (q *jobQueue) pop() *job {
 	h := *q
 	first, last := h[0], len(h)-1
 	h[0], h[last] = h[last], nil
@@ -48,7 +48,7 @@ func (q *queue) pop() *job {
 	for i := 0; ; {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < last; child++ {
-			if h.before(child, least) {
+			if h.isBefore(child, least) {
 				least = child
 			}
 		}

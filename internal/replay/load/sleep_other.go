@@ -5,6 +5,6 @@ package load
 import "time"
 
 // sharpenSleep does nothing.
-func sharpen() {}
+func sharpenSleep() {}
 
-func sleep(d time.Duration) { time.Sleep(d) } // until a request is due; Linux has a more precise one
+func sleepPrecisely(d time.Duration) { time.Sleep(d) } // until a request is due; Linux has a more precise one

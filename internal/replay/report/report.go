@@ -16,7 +16,7 @@ import (
 
 // WriteJSON writes r in one line, in the format of [Read]. Numbers without a JSON form (NaN, infinities) are
 // an error.
-func JSON(w io.Writer, r *replay.Result) error {
+func WriteJSON(w io.Writer, r *replay.Result) error {
 	out := *r
 	if out.Rows == nil {
 		out.Rows = []replay.Row{} // rows is always an array

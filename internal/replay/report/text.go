@@ -10,12 +10,12 @@ import (
 )
 
 // absentFigure replaces a missing figure.
-const absent = "–"
+const absentFigure = "–"
 
 // sanitizeText returns s as one line which is safe to show in a terminal: white space becomes spaces, and
 // unprintable characters (escape sequences, marks which change the direction of writing) are escaped. It
 // keeps at most limit runes of s.
-func plain(s string, limit int) string {
+func sanitizeText(s string, limit int) string {
 	var b strings.Builder
 	n := 0
 	for i := 0; i < len(s); n++ {
@@ -47,7 +47,7 @@ const (
 )
 
 // formatGrouped writes a number with the given decimals and a comma between the thousands.
-func grouped(v float64, decimals int) string {
+func formatGrouped(v float64, decimals int) string {
 	s := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
 	whole, rest := s, ""
 	if i := strings.IndexByte(s, '.'); i >= 0 {
@@ -67,7 +67,7 @@ func grouped(v float64, decimals int) string {
 }
 
 // decimalsFor returns how many decimals leave v three significant digits, at most three.
-func digits(v float64) int {
+func decimalsFor(v float64) int {
 	switch v = math.Abs(v); {
 	case v == 0 || v >= 99.95:
 		return 0
@@ -80,25 +80,25 @@ func digits(v float64) int {
 }
 
 // formatShort writes v with three significant digits, more if it has more before the point.
-func short(v float64) string { return grouped(v, digits(v)) }
+func formatShort(v float64) string { return formatGrouped(v, decimalsFor(v)) }
 
-func whole[N ~int | ~int64](n N) string { return grouped(float64(n), 0) }
+func formatInt[N ~int | ~int64](n N) string { return formatGrouped(float64(n), 0) }
 
 // formatPlural writes n things.
-func plural(n int, one, many string) string {
+func formatPlural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return whole(n) + " " + many
+	return formatInt(n) + " " + many
 }
 
 // formatPercent writes a share.
-func percent(share float64) string { return grouped(100*share, 1) + " %" }
+func formatPercent(share float64) string { return formatGrouped(100*share, 1) + " %" }
 
 // formatMilliseconds writes a time with its unit.
-func milliseconds(v float64) string {
+func formatMilliseconds(v float64) string {
 	if math.Abs(v) >= 1000 {
-		return short(v/1000) + " s"
+		return formatShort(v/1000) + " s"
 	}
-	return short(v) + " ms"
+	return formatShort(v) + " ms"
 }

@@ -18,68 +18,68 @@ const (
 	azureImages
 )
 
-func azureColumns() []column {
-	return []column{
-		azureTime:   {"TIMESTAMP", required},
-		azureInput:  {"ContextTokens", required},
-		azureOutput: {"GeneratedTokens", required},
-		azureImages: {"NumImages", optional},
+func azureColumns() []tableColumn {
+	return []tableColumn{
+		azureTime:   {"TIMESTAMP", requiredColumn},
+		azureInput:  {"ContextTokens", requiredColumn},
+		azureOutput: {"GeneratedTokens", requiredColumn},
+		azureImages: {"NumImages", optionalColumn},
 	}
 }
 
 // azureDecoder reads the Azure traces.
-type azure struct {
-	table
-	moments moments
+type azureDecoder struct {
+	csvTable
+	moments timestampParser
 	media   []replay.Media
 }
 
-func newAzure(from *bufio.Reader, opts *Options) *azure {
-	d := &azure{table: newTable(from, Azure, azureColumns(), opts)}
-	d.read = d.row
+func newAzureDecoder(from *bufio.Reader, opts *Options) *azureDecoder {
+	d := &azureDecoder{csvTable: newCSVTable(from, Azure, azureColumns(), opts)}
+	d.parseRow = d.readRow
 	return d
 }
 
-func (d *azure) row(r *replay.Request) (err error) {
-	if r.At, err = d.moments.parse(d.value(azureTime)); err != nil {
-		return d.wrong(azureTime, err)
+func (d *azureDecoder) readRow(r *replay.Request) (err error) {
+	if r.At, err = d.moments.parseTimestamp(d.columnValue(azureTime)); err != nil {
+		return d.columnError(azureTime, err)
 	}
-	if r.Input, err = d.count(azureInput, maxTokens); err != nil {
+	if r.Input, err = d.readCount(azureInput, maxTokens); err != nil {
 		return err
 	}
-	if r.Output, err = d.count(azureOutput, maxTokens); err != nil {
+	if r.Output, err = d.readCount(azureOutput, maxTokens); err != nil {
 		return err
 	}
-	if d.at[azureImages] < 0 {
+	if d.positions[azureImages] < 0 {
 		return nil
 	}
-	images, err := d.count(azureImages, maxMedia)
+	images, err := d.readCount(azureImages, maxMedia)
 	if err != nil || images == 0 {
 		return err
 	}
 	d.media = d.media[:0]
 	for i := range images {
-		d.media = append(d.media, replay.Media{Kind: "image", ID: onlyHere(r.Line, i)})
+		d.media = append(d.media, replay.Media{Kind: "image", ID: uniqueMediaID(r.Line, i)})
 	}
 	r.Media = d.media
 	return nil
 }
 
 // timestampParser reads dates and times. It caches the last day, since most rows repeat it.
-type moments struct {
+type timestampParser struct {
 	date string
 	day  time.Duration // start of that day, since 1970
 }
 
 // parseTimestamp reads a date and a time, such as 2023-11-16 18:15:46.6805900 or
 // 2024-05-10T00:00:00.009930+00:00, as the time since 1970. Without an offset it is UTC.
-func (m *moments) parse(text string) (time.Duration, error) {
+func (m *timestampParser) parseTimestamp(text string) (time.Duration, error) {
 	const (
 		dateLen  = len("2006-01-02")
 		clockLen = len("15:04:05")
 	)
 	bad := func() (time.Duration, error) {
-		return 0, fmt.Errorf("must be a time such as 2024-05-10 00:00:00.009930+00:00, not %s", found(text))
+		return 0, fmt.Errorf("must be a time such as 2024-05-10 00:00:00.009930+00:00, not %s", describeValue(text))
 	}
 	if len(text) < dateLen+1+clockLen || text[dateLen] != ' ' && text[dateLen] != 'T' {
 		return bad()

@@ -47,18 +47,18 @@ func Describe(w replay.Workload) (_ Summary, err error) {
 		return Summary{}, err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	d := description{
+	d := summaryBuilder{
 		names:    map[int64]struct{}{},
 		chains:   map[uint64]struct{}{},
 		sessions: map[string]struct{}{},
-		input:    lengths{},
-		output:   lengths{},
+		input:    lengthCounts{},
+		output:   lengthCounts{},
 	}
 	var r replay.Request
 	for {
 		switch err := from.Next(&r); err {
 		case nil:
-			d.add(&r)
+			d.addRequest(&r)
 			continue
 		case io.EOF:
 		default:
@@ -69,21 +69,21 @@ func Describe(w replay.Workload) (_ Summary, err error) {
 	if f, ok := from.(interface{ Failed() int }); ok {
 		d.summary.Failed = f.Failed()
 	}
-	return d.finish(), nil
+	return d.buildSummary(), nil
 }
 
 // summaryBuilder builds a summary.
-type description struct {
+type summaryBuilder struct {
 	summary  Summary
 	names    map[int64]struct{}
 	chains   map[uint64]struct{} // prefixes, by a hash of their block names
 	sessions map[string]struct{}
 	hits     int64
-	input    lengths
-	output   lengths
+	input    lengthCounts
+	output   lengthCounts
 }
 
-func (d *description) add(r *replay.Request) {
+func (d *summaryBuilder) addRequest(r *replay.Request) {
 	d.summary.Requests++
 	if r.At > 0 {
 		d.summary.Span = max(d.summary.Span, r.At.Seconds())
@@ -108,10 +108,10 @@ func (d *description) add(r *replay.Request) {
 	d.summary.Blocks += int64(len(r.Blocks))
 }
 
-func (d *description) finish() Summary {
+func (d *summaryBuilder) buildSummary() Summary {
 	s := d.summary
 	s.Sessions, s.Unique = len(d.sessions), int64(len(d.names))
-	s.Input, s.Output = d.input.describe(), d.output.describe()
+	s.Input, s.Output = d.input.toLengths(), d.output.toLengths()
 	if s.Blocks > 0 {
 		s.Hit = float64(d.hits) / float64(s.Blocks)
 	}
@@ -119,9 +119,9 @@ func (d *description) finish() Summary {
 }
 
 // lengthCounts counts each length.
-type lengths map[int]int64
+type lengthCounts map[int]int64
 
-func (l lengths) describe() Lengths {
+func (l lengthCounts) toLengths() Lengths {
 	var sorted []int
 	var count int64
 	var out Lengths
@@ -151,7 +151,7 @@ func (l lengths) describe() Lengths {
 
 // WriteTo writes the summary as a table.
 func (s Summary) WriteTo(w io.Writer) (int64, error) {
-	counted := &counter{to: w}
+	counted := &countingWriter{to: w}
 	t := tabwriter.NewWriter(counted, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "requests\t%d\n", s.Requests)
 	if s.Failed > 0 {
@@ -180,12 +180,12 @@ func (s Summary) WriteTo(w io.Writer) (int64, error) {
 }
 
 // countingWriter counts the bytes written.
-type counter struct {
+type countingWriter struct {
 	to io.Writer
 	n  int64
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.to.Write(p)
 	c.n += int64(n)
 	return n, err

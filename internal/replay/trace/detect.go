@@ -11,22 +11,22 @@ import (
 )
 
 // detectFormat detects the format, if not given, from the file's first row.
-func (w *Workload) detect() error {
-	file, err := w.reader() // an unreadable file fails here
+func (w *Workload) detectFormat() error {
+	file, err := w.openText() // an unreadable file fails here
 	if err != nil {
 		return err
 	}
 	if w.format = w.opts.Format; w.format == "" {
-		var h *head
-		if h, err = readHead(file.Reader); err == nil {
-			w.format, err = h.format()
+		var h *fileHead
+		if h, err = readFileHead(file.Reader); err == nil {
+			w.format, err = h.matchFormat()
 		}
 	}
 	return errors.Join(err, file.Close())
 }
 
 // fileHead describes the start of a file.
-type head struct {
+type fileHead struct {
 	first byte // first byte which is not space
 	line  int
 	// The keys of a first line which is a JSON object; err says why it is not one.
@@ -36,7 +36,7 @@ type head struct {
 	columns []string
 }
 
-func readHead(from *bufio.Reader) (*head, error) {
+func readFileHead(from *bufio.Reader) (*fileHead, error) {
 	first, err := skipSpace(from)
 	if err == io.EOF {
 		return nil, errors.New("is empty")
@@ -44,17 +44,17 @@ func readHead(from *bufio.Reader) (*head, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &head{first: first.byte, line: first.line}
+	h := &fileHead{first: first.byte, line: first.line}
 	if h.first == '[' {
 		return h, nil // possibly all on one line
 	}
-	l := lines{from: from, number: first.line - 1}
-	line, err := l.next()
+	l := lineReader{from: from, number: first.line - 1}
+	line, err := l.nextLine()
 	if err != nil {
 		return nil, err
 	}
 	if h.first == '{' {
-		h.keys, h.err = keysOf(line)
+		h.keys, h.err = objectKeys(line)
 		return h, nil
 	}
 	h.columns, h.err = splitRow(nil, string(line))
@@ -62,38 +62,38 @@ func readHead(from *bufio.Reader) (*head, error) {
 }
 
 // bytePosition is a byte and its line.
-type place struct {
+type bytePosition struct {
 	byte byte
 	line int
 }
 
 // skipSpace skips space and returns the next byte without consuming it.
-func skipSpace(from *bufio.Reader) (place, error) {
+func skipSpace(from *bufio.Reader) (bytePosition, error) {
 	line := 1
 	for {
 		c, err := from.ReadByte()
 		switch {
 		case err != nil:
-			return place{}, err
+			return bytePosition{}, err
 		case c == '\n':
 			line++
 		case !isSpace(c):
-			return place{c, line}, from.UnreadByte()
+			return bytePosition{c, line}, from.UnreadByte()
 		}
 	}
 }
 
-func keysOf(line []byte) (map[string]bool, error) {
+func objectKeys(line []byte) (map[string]bool, error) {
 	keys := map[string]bool{}
 	json, err := strictjson.NewReader(line)
 	if err == nil {
-		err = json.Object(func(key string) error {
+		err = json.ReadObject(func(key string) error {
 			keys[key] = true
-			return json.Skip()
+			return json.SkipValue()
 		})
 	}
 	if err == nil {
-		err = json.End()
+		err = json.CheckEnd()
 	}
 	if err != nil {
 		return nil, jsonError("the row", err)
@@ -102,10 +102,10 @@ func keysOf(line []byte) (map[string]bool, error) {
 }
 
 // matchFormat returns the first matching format, or an error with the mismatch of each.
-func (h *head) format() (Format, error) {
+func (h *fileHead) matchFormat() (Format, error) {
 	var reasons []string
 	for _, f := range Formats() {
-		reason := h.against(f)
+		reason := h.describeMismatch(f)
 		if reason == "" {
 			return f, nil
 		}
@@ -115,12 +115,12 @@ func (h *head) format() (Format, error) {
 }
 
 // describeMismatch says why the file is not of a format; "" if it matches.
-func (h *head) against(f Format) string {
+func (h *fileHead) describeMismatch(f Format) string {
 	switch f {
 	case Azure:
-		return h.againstTable(azureColumns())
+		return h.describeTableMismatch(azureColumns())
 	case BurstGPT:
-		return h.againstTable(burstColumns())
+		return h.describeTableMismatch(burstColumns())
 	case ShareGPT:
 		if h.first == '[' || h.keys["conversations"] {
 			return ""
@@ -133,7 +133,7 @@ func (h *head) against(f Format) string {
 	case h.err != nil:
 		return h.err.Error()
 	case f == Bailian:
-		return lacking([]string{"chat_id", "parent_chat_id", "input_length"}, func(name string) bool { return h.keys[name] })
+		return describeMissing([]string{"chat_id", "parent_chat_id", "input_length"}, func(name string) bool { return h.keys[name] })
 	case h.keys["chat_id"]:
 		return "has 'chat_id'"
 	}
@@ -143,24 +143,24 @@ func (h *head) against(f Format) string {
 			return ""
 		}
 	}
-	return "has none of " + quote(prompts)
+	return "has none of " + quoteNames(prompts)
 }
 
-func (h *head) againstTable(spec []column) string {
+func (h *fileHead) describeTableMismatch(spec []tableColumn) string {
 	if h.columns == nil {
 		return "no CSV header"
 	}
 	var needed []string
 	for _, c := range spec {
-		if c.use == required {
+		if c.use == requiredColumn {
 			needed = append(needed, c.name)
 		}
 	}
-	return lacking(needed, func(name string) bool { return indexOf(h.columns, name) >= 0 })
+	return describeMissing(needed, func(name string) bool { return indexOf(h.columns, name) >= 0 })
 }
 
 // describeMissing lists the missing names.
-func lacking(names []string, there func(string) bool) string {
+func describeMissing(names []string, there func(string) bool) string {
 	var missing []string
 	for _, name := range names {
 		if !there(name) {
@@ -170,5 +170,5 @@ func lacking(names []string, there func(string) bool) string {
 	if missing == nil {
 		return ""
 	}
-	return "lacks " + quote(missing)
+	return "lacks " + quoteNames(missing)
 }

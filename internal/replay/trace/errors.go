@@ -21,7 +21,7 @@ func (e *rowError) Error() string { return "line " + strconv.Itoa(e.line) + ": "
 func (e *rowError) Unwrap() error { return e.cause }
 
 // errorAtLine adds the line to an error.
-func fail(line int, err error) error {
+func errorAtLine(line int, err error) error {
 	if _, ok := errors.AsType[*rowError](err); ok {
 		return err
 	}
@@ -29,7 +29,7 @@ func fail(line int, err error) error {
 }
 
 // clipName shortens a name from a file for a message.
-func clip(name string) string {
+func clipName(name string) string {
 	const limit = 64
 	if len(name) > limit {
 		cut := limit
@@ -38,11 +38,11 @@ func clip(name string) string {
 		}
 		name = name[:cut] + "…"
 	}
-	return printable(name)
+	return replaceUnprintable(name)
 }
 
 // replaceUnprintable replaces characters which could affect a terminal.
-func printable(s string) string {
+func replaceUnprintable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return utf8.RuneError
@@ -60,12 +60,12 @@ func jsonError(what string, err error) error {
 	if rest, ok := strings.CutPrefix(message, "the request body "); ok {
 		message = what + " " + rest
 	}
-	return errors.New(printable(message))
+	return errors.New(replaceUnprintable(message))
 }
 
 // describeValue describes the text of a value which should have been a number or a time: the text if it looks
 // like one, otherwise its length only, as it may be part of a prompt.
-func found(text string) string {
+func describeValue(text string) string {
 	switch {
 	case text == "":
 		return "nothing"

@@ -12,18 +12,18 @@ import (
 )
 
 // openOrSpool checks whether the file can be read repeatedly, and copies it if not.
-func (w *Workload) locate() error {
+func (w *Workload) openOrSpool() error {
 	if w.path == "-" {
 		w.name = "<stdin>"
 		if w.opts.Stdin == nil {
 			return errors.New("there is no standard input here; name a file")
 		}
-		return w.copy(w.opts.Stdin)
+		return w.copyToSpool(w.opts.Stdin)
 	}
 	stat, err := os.Stat(w.path)
 	switch {
 	case err != nil:
-		return cause(err)
+		return unwrapPathError(err)
 	case stat.IsDir():
 		return errors.New("is a directory; name a file in it")
 	case stat.Mode().IsRegular():
@@ -32,13 +32,13 @@ func (w *Workload) locate() error {
 	}
 	file, err := os.Open(w.path)
 	if err != nil {
-		return cause(err)
+		return unwrapPathError(err)
 	}
-	return errors.Join(w.copy(file), file.Close())
+	return errors.Join(w.copyToSpool(file), file.Close())
 }
 
 // copyToSpool copies from to a temporary file without a name, which disappears with the process.
-func (w *Workload) copy(from io.Reader) error {
+func (w *Workload) copyToSpool(from io.Reader) error {
 	spool, err := os.CreateTemp("", "penstock-trace-*")
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (w *Workload) copy(from io.Reader) error {
 }
 
 // unwrapPathError removes the path from an error of the operating system: the message already has it.
-func cause(err error) error {
+func unwrapPathError(err error) error {
 	if path, ok := errors.AsType[*os.PathError](err); ok {
 		return path.Err
 	}
@@ -63,7 +63,7 @@ func cause(err error) error {
 }
 
 // textReader reads a file's text, decompressed.
-type content struct {
+type textReader struct {
 	*bufio.Reader
 	file *os.File // nil if the workload owns it
 }
@@ -71,8 +71,8 @@ type content struct {
 const readBuffer = 256 << 10
 
 // openText returns the text from its start.
-func (w *Workload) reader() (*content, error) {
-	c := &content{}
+func (w *Workload) openText() (*textReader, error) {
+	c := &textReader{}
 	var raw io.Reader
 	if w.stat == nil {
 		if w.spool == nil {
@@ -82,29 +82,29 @@ func (w *Workload) reader() (*content, error) {
 	} else {
 		file, err := os.Open(w.path)
 		if err != nil {
-			return nil, cause(err)
+			return nil, unwrapPathError(err)
 		}
 		stat, err := file.Stat()
 		if err == nil && (!os.SameFile(stat, w.stat) || stat.Size() != w.stat.Size() || !stat.ModTime().Equal(w.stat.ModTime())) {
 			err = errors.New("the file changed since it was first read; start again")
 		}
 		if err != nil {
-			return nil, errors.Join(cause(err), file.Close())
+			return nil, errors.Join(unwrapPathError(err), file.Close())
 		}
 		c.file, raw = file, file
 	}
-	if err := c.unpack(raw); err != nil {
+	if err := c.detectCompression(raw); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
 // detectCompression detects compression by the first bytes of raw.
-func (c *content) unpack(raw io.Reader) error {
+func (c *textReader) detectCompression(raw io.Reader) error {
 	c.Reader = bufio.NewReaderSize(raw, readBuffer)
 	magic, err := c.Peek(4)
 	if err != nil && err != io.EOF {
-		return cause(err)
+		return unwrapPathError(err)
 	}
 	is := func(prefix string) bool { return bytes.HasPrefix(magic, []byte(prefix)) }
 	switch {
@@ -136,7 +136,7 @@ func (c *content) unpack(raw io.Reader) error {
 }
 
 // Close closes the file.
-func (c *content) Close() error {
+func (c *textReader) Close() error {
 	if c.file == nil {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // lineReader reads a text line by line.
-type lines struct {
+type lineReader struct {
 	from   *bufio.Reader
 	number int    // of the last line, from 1
 	long   []byte // a line longer than the reader's buffer
@@ -16,15 +16,15 @@ type lines struct {
 
 // nextLine returns the next line which is not blank, without its end; it is valid until the next call. It
 // refuses a line once more than maxLine bytes of it have been read.
-func (l *lines) next() ([]byte, error) {
+func (l *lineReader) nextLine() ([]byte, error) {
 	for {
 		l.number++
 		line, err := l.from.ReadSlice('\n')
 		if err == bufio.ErrBufferFull {
-			line, err = l.rest(line)
+			line, err = l.readLongLine(line)
 		}
 		if err != nil && err != io.EOF {
-			return nil, fail(l.number, err)
+			return nil, errorAtLine(l.number, err)
 		}
 		if line := bytes.TrimRight(line, " \t\r\n"); len(line) > 0 {
 			return line, nil
@@ -36,7 +36,7 @@ func (l *lines) next() ([]byte, error) {
 }
 
 // readLongLine reads the rest of a line after begin.
-func (l *lines) rest(begin []byte) ([]byte, error) {
+func (l *lineReader) readLongLine(begin []byte) ([]byte, error) {
 	l.long = append(l.long[:0], begin...)
 	for {
 		piece, err := l.from.ReadSlice('\n')

@@ -20,11 +20,11 @@ func parseTime(text string, unit time.Duration) (time.Duration, error) {
 	f, ok := parseFloat(text)
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("must be a number, not %s", found(text))
+		return 0, fmt.Errorf("must be a number, not %s", describeValue(text))
 	case f < 0:
-		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+		return 0, fmt.Errorf("must be at least 0, not %s", describeValue(text))
 	case f > float64(maxTime/unit):
-		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", found(text), unitName(unit))
+		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", describeValue(text), unitName(unit))
 	}
 	return time.Duration(math.Floor(f * float64(unit))), nil
 }
@@ -81,7 +81,7 @@ func parseCount(text string, limit int) (int, error) {
 	for i := 0; i < len(text) && ok; i++ {
 		if ok = isDigit(text[i]); ok {
 			if n = n*10 + int(text[i]-'0'); n > limit {
-				return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+				return 0, fmt.Errorf("must be at most %d, not %s", limit, describeValue(text))
 			}
 		}
 	}
@@ -91,11 +91,11 @@ func parseCount(text string, limit int) (int, error) {
 	f, ok := parseFloat(text)
 	switch {
 	case !ok || f != math.Trunc(f):
-		return 0, fmt.Errorf("must be a whole number, not %s", found(text))
+		return 0, fmt.Errorf("must be a whole number, not %s", describeValue(text))
 	case f < 0:
-		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+		return 0, fmt.Errorf("must be at least 0, not %s", describeValue(text))
 	case f > float64(limit):
-		return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+		return 0, fmt.Errorf("must be at most %d, not %s", limit, describeValue(text))
 	}
 	return int(f), nil
 }

@@ -15,29 +15,29 @@ import (
 )
 
 // jsonRowDecoder reads a JSON object from each line. It owns and reuses the slices of a request.
-type rows struct {
-	lines         lines
+type jsonRowDecoder struct {
+	lines         lineReader
 	format        Format
 	ignoreUnknown bool
 	blockSize     int           // of rows without one
 	unit          time.Duration // of timestamp
-	define        func(key string) error
-	check         func() error
+	readField     func(key string) error
+	checkRow      func() error
 	skipped       int
 
 	json   *strictjson.Reader
 	r      *replay.Request
-	row    row // the fields of the line
+	row    rowFields // the fields of the line
 	blocks []int64
 	tokens []kv.Token
 	media  []replay.Media
 
-	turns recent[int]    // by session
-	roots recent[string] // the first request of each conversation
+	turns recentMap[int]    // by session
+	roots recentMap[string] // the first request of each conversation
 }
 
 // rowFields has what a line says in addition to the fields of a request.
-type row struct {
+type rowFields struct {
 	content   string // the field with the prompt's content; "" if none so far
 	time      bool   // has a timestamp
 	delay     bool
@@ -50,25 +50,25 @@ type row struct {
 	parent    string // "" if missing
 }
 
-func newRows(from *bufio.Reader, format Format, opts *Options) *rows {
-	return &rows{
-		lines:         lines{from: from},
+func newJSONRowDecoder(from *bufio.Reader, format Format, opts *Options) *jsonRowDecoder {
+	return &jsonRowDecoder{
+		lines:         lineReader{from: from},
 		format:        format,
 		ignoreUnknown: opts.IgnoreUnknown,
 		blockSize:     opts.BlockSize,
 	}
 }
 
-func (d *rows) failed() int { return d.skipped }
+func (d *jsonRowDecoder) failedRows() int { return d.skipped }
 
-func (d *rows) next(r *replay.Request) error {
+func (d *jsonRowDecoder) nextRow(r *replay.Request) error {
 	for {
-		line, err := d.lines.next()
+		line, err := d.lines.nextLine()
 		if err != nil {
 			return err
 		}
-		if err := d.read(line, r); err != nil {
-			return fail(d.lines.number, jsonError("the row", err))
+		if err := d.readLine(line, r); err != nil {
+			return errorAtLine(d.lines.number, jsonError("the row", err))
 		}
 		if d.row.output && r.Output == 0 {
 			d.skipped++
@@ -79,23 +79,23 @@ func (d *rows) next(r *replay.Request) error {
 }
 
 // readLine makes a request of one line.
-func (d *rows) read(line []byte, r *replay.Request) (err error) {
-	*r = replay.Request{Line: d.lines.number, At: unknown}
-	d.r, d.row = r, row{turn: -1}
+func (d *jsonRowDecoder) readLine(line []byte, r *replay.Request) (err error) {
+	*r = replay.Request{Line: d.lines.number, At: unknownTime}
+	d.r, d.row = r, rowFields{turn: -1}
 	d.blocks, d.tokens, d.media = d.blocks[:0], d.tokens[:0], d.media[:0]
 	if d.json, err = strictjson.NewReader(line); err != nil {
 		return err
 	}
-	if err := d.json.Object(d.define); err != nil {
+	if err := d.json.ReadObject(d.readField); err != nil {
 		return err
 	}
-	if err := d.json.End(); err != nil {
+	if err := d.json.CheckEnd(); err != nil {
 		return err
 	}
-	if err := d.check(); err != nil {
+	if err := d.checkRow(); err != nil {
 		return err
 	}
-	if err := d.follow(); err != nil {
+	if err := d.assignSession(); err != nil {
 		return err
 	}
 	if len(d.media) > 0 {
@@ -105,74 +105,76 @@ func (d *rows) read(line []byte, r *replay.Request) (err error) {
 }
 
 // skipUnknown handles a field which the format does not have.
-func (d *rows) unknown() error {
+func (d *jsonRowDecoder) skipUnknown() error {
 	if d.ignoreUnknown {
-		return d.json.Skip()
+		return d.json.SkipValue()
 	}
-	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clip(d.json.Param()), d.format)
+	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clipName(d.json.ParamPath()), d.format)
 }
 
 // readNumberText returns the text of the next number.
-func (d *rows) number() (string, error) {
+func (d *jsonRowDecoder) readNumberText() (string, error) {
 	if d.json.Kind() != strictjson.NumberKind {
-		return "", d.json.Expected("a number")
+		return "", d.json.WrongTypeError("a number")
 	}
-	raw, err := d.json.Raw()
+	raw, err := d.json.ReadRaw()
 	return string(raw), err
 }
 
-func (d *rows) time(dst *time.Duration, unit time.Duration) error {
-	text, err := d.number()
+func (d *jsonRowDecoder) readTime(dst *time.Duration, unit time.Duration) error {
+	text, err := d.readNumberText()
 	if err != nil {
 		return err
 	}
 	if *dst, err = parseTime(text, unit); err != nil {
-		return d.about(err)
+		return d.fieldError(err)
 	}
 	return nil
 }
 
-func (d *rows) count(dst *int, limit int) error {
-	text, err := d.number()
+func (d *jsonRowDecoder) readCount(dst *int, limit int) error {
+	text, err := d.readNumberText()
 	if err != nil {
 		return err
 	}
 	if *dst, err = parseCount(text, limit); err != nil {
-		return d.about(err)
+		return d.fieldError(err)
 	}
 	return nil
 }
 
 // fieldError adds the name of the field to err.
-func (d *rows) about(err error) error { return fmt.Errorf("'%s' %w", d.json.Param(), err) }
+func (d *jsonRowDecoder) fieldError(err error) error {
+	return fmt.Errorf("'%s' %w", d.json.ParamPath(), err)
+}
 
 // readName reads a string which names something.
-func (d *rows) name(dst *string) error {
-	if err := d.json.Text(dst); err != nil {
+func (d *jsonRowDecoder) readName(dst *string) error {
+	if err := d.json.ReadStringInto(dst); err != nil {
 		return err
 	}
 	if n := len(*dst); n == 0 || n > maxName {
-		return d.about(fmt.Errorf("must have between 1 and %d bytes, not %d", maxName, n))
+		return d.fieldError(fmt.Errorf("must have between 1 and %d bytes, not %d", maxName, n))
 	}
 	return nil
 }
 
 // readID reads a name which may also be an integer.
-func (d *rows) id(dst *string) error {
+func (d *jsonRowDecoder) readID(dst *string) error {
 	switch d.json.Kind() {
 	case strictjson.StringKind:
-		return d.name(dst)
+		return d.readName(dst)
 	case strictjson.NumberKind:
-		n, err := d.json.Int()
+		n, err := d.json.ReadInt()
 		*dst = strconv.FormatInt(n, 10)
 		return err
 	}
-	return d.json.Expected("a string or an integer")
+	return d.json.WrongTypeError("a string or an integer")
 }
 
 // setPromptField records that the current field has the prompt's content.
-func (d *rows) prompt() error {
-	field := d.json.Param()
+func (d *jsonRowDecoder) setPromptField() error {
+	field := d.json.ParamPath()
 	if d.row.content != "" {
 		return fmt.Errorf("'%s' and '%s' both say what the prompt is; keep one", d.row.content, field)
 	}
@@ -181,37 +183,37 @@ func (d *rows) prompt() error {
 }
 
 // readBlockNames reads the names of the blocks.
-func (d *rows) hashes() error {
-	array, err := d.array("an array of integers")
+func (d *jsonRowDecoder) readBlockNames() error {
+	array, err := d.readArray("an array of integers")
 	if err != nil {
 		return err
 	}
 	wrong := -1
 	if d.blocks, wrong = appendIntegers(d.blocks, array, math.MaxInt64); wrong >= 0 {
-		return fmt.Errorf("'%s[%d]' must be an integer between 0 and %d", d.json.Param(), wrong, int64(math.MaxInt64))
+		return fmt.Errorf("'%s[%d]' must be an integer between 0 and %d", d.json.ParamPath(), wrong, int64(math.MaxInt64))
 	}
 	d.row.hashes = true
 	return nil
 }
 
 // readArray reads an array and returns its text.
-func (d *rows) array(want string) ([]byte, error) {
+func (d *jsonRowDecoder) readArray(want string) ([]byte, error) {
 	if d.json.Kind() != strictjson.ArrayKind {
-		return nil, d.json.Expected(want)
+		return nil, d.json.WrongTypeError(want)
 	}
-	return d.json.Raw()
+	return d.json.ReadRaw()
 }
 
 // readObject reads an object and returns its text.
-func (d *rows) object() ([]byte, error) {
+func (d *jsonRowDecoder) readObject() ([]byte, error) {
 	if d.json.Kind() != strictjson.ObjectKind {
-		return nil, d.json.Expected("an object")
+		return nil, d.json.WrongTypeError("an object")
 	}
-	return d.json.Raw()
+	return d.json.ReadRaw()
 }
 
 // checkBlocks checks hash_ids against the length of the prompt.
-func (d *rows) checkBlocks() error {
+func (d *jsonRowDecoder) checkBlocks() error {
 	if !d.row.hashes {
 		if d.row.blockSize > 0 {
 			return errors.New("'block_size' needs 'hash_ids'")
@@ -235,13 +237,13 @@ func (d *rows) checkBlocks() error {
 
 // assignSession sets the session of a row which follows another, and checks that the turns of a session are
 // in order.
-func (d *rows) follow() error {
+func (d *jsonRowDecoder) assignSession() error {
 	r, row := d.r, &d.row
 	if row.id != "" || row.parent != "" {
 		if r.Session != "" {
 			return errors.New("'session_id' and 'id' or 'parent' both say which requests this one follows; keep one")
 		}
-		r.Session = d.root()
+		r.Session = d.conversationRoot()
 	}
 	if row.turn < 0 {
 		return nil
@@ -261,7 +263,7 @@ func (d *rows) follow() error {
 
 // conversationRoot returns the first request of the row's conversation. If that is not in the file, or too
 // far back, it is the earliest known one.
-func (d *rows) root() string {
+func (d *jsonRowDecoder) conversationRoot() string {
 	root := d.row.id
 	if d.row.parent != "" {
 		root = d.row.parent
@@ -276,4 +278,4 @@ func (d *rows) root() string {
 }
 
 // quoteNames quotes field names for a message.
-func quote(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }
+func quoteNames(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }

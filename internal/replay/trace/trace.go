@@ -83,7 +83,7 @@ func (o *Options) validate() error {
 		for _, f := range Formats() {
 			names = append(names, string(f))
 		}
-		return fmt.Errorf("there is no trace format %q; there are %s", clip(string(o.Format)), strings.Join(names, ", "))
+		return fmt.Errorf("there is no trace format %q; there are %s", clipName(string(o.Format)), strings.Join(names, ", "))
 	}
 	if o.BlockSize < 0 || o.BlockSize > maxBlockSize {
 		return fmt.Errorf("a block size of %d tokens: must be between 1 and %d", o.BlockSize, maxBlockSize)
@@ -123,10 +123,10 @@ func Open(path string, opts Options) (*Workload, error) {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
 	w := &Workload{name: path, path: path, opts: opts}
-	if err := w.locate(); err != nil {
+	if err := w.openOrSpool(); err != nil {
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
-	if err := w.detect(); err != nil {
+	if err := w.detectFormat(); err != nil {
 		_ = w.Close() // what was read of it is of no use
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
@@ -138,11 +138,11 @@ func (w *Workload) Format() Format { return w.format }
 
 // Open starts to read the requests from the first.
 func (w *Workload) Open() (replay.Source, error) {
-	file, err := w.reader()
+	file, err := w.openText()
 	if err != nil {
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
-	return newSource(w, file), nil
+	return newTraceSource(w, file), nil
 }
 
 // Close releases the copy of a file which can be read only once. Open sources then fail.

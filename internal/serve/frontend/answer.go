@@ -18,33 +18,33 @@ import (
 // answerWriter turns the events of a request's generations into its response. One goroutine uses it. It
 // sends nothing before a worker has accepted the first attempt; it sends a whole answer only when that
 // is complete.
-type answer struct {
-	w         http.ResponseWriter
-	control   *http.ResponseController
-	timeout   time.Duration // of one write
-	silent    time.Duration // of a stream before a keep-alive
-	broken    func(error)   // ends the request whose stream cannot be written
-	stream    bool
-	kind      string  // Content-Type of the stream; "" for the usual one
-	out       *stream // nil before a stream is open
-	head      api.Head
-	writer    api.Writer // nil before the request is decoded
-	refuse    func(http.ResponseWriter, error)
-	ext       api.AnswerExt
-	events    *api.Annotated // sent first in the stream; nil if there are none
-	metrics   bool           // requested by the annotation llm_metrics
-	textOnly  media.Reason   // why the worker was chosen without the request's media
-	open      int            // choices that have not finished
-	accepted  bool           // by a worker
-	committed bool           // status and headers are sent
-	first     time.Time      // when output began; zero before
-	buf       []byte
+type answerWriter struct {
+	w            http.ResponseWriter
+	controller   *http.ResponseController
+	timeout      time.Duration // of one write
+	keepAlive    time.Duration // of a stream before a keep-alive
+	cancelBroken func(error)   // ends the request whose stream cannot be written
+	stream       bool
+	contentType  string     // Content-Type of the stream; "" for the usual one
+	sse          *sseStream // nil before a stream is open
+	responseHead api.Head
+	writer       api.Writer // nil before the request is decoded
+	refuse       func(http.ResponseWriter, error)
+	ext          api.AnswerExt
+	annotations  *api.Annotated // sent first in the stream; nil if there are none
+	wantsMetrics bool           // requested by the annotation llm_metrics
+	textOnly     media.Reason   // why the worker was chosen without the request's media
+	openChoices  int            // choices that have not finished
+	accepted     bool           // by a worker
+	committed    bool           // status and headers are sent
+	firstOutput  time.Time      // when output began; zero before
+	buf          []byte
 }
 
 // handleEvent handles one event.
-func (a *answer) take(e *event) error {
+func (a *answerWriter) handleEvent(e *generationEvent) error {
 	switch e.kind {
-	case routed:
+	case eventRouted:
 		a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
 			Prompt:        e.prompt,
 			Number:        e.attempt,
@@ -55,17 +55,17 @@ func (a *answer) take(e *event) error {
 			Inexact:       e.inexact,
 		})
 		return nil
-	case reported:
-		a.reported(e)
+	case eventReported:
+		a.recordReported(e)
 		return nil
-	case accepted:
-		return a.accept(e)
+	case eventAccepted:
+		return a.acceptRequest(e)
 	}
-	return a.extend(e.chunks)
+	return a.appendChunks(e.chunks)
 }
 
 // recordReported records what the worker of an attempt had cached.
-func (a *answer) reported(e *event) {
+func (a *answerWriter) recordReported(e *generationEvent) {
 	for i := range a.ext.Attempts {
 		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
 			t.Reported = e.cached
@@ -74,12 +74,12 @@ func (a *answer) reported(e *event) {
 }
 
 // acceptRequest commits a stream when the first worker accepts the request.
-func (a *answer) accept(e *event) error {
+func (a *answerWriter) acceptRequest(e *generationEvent) error {
 	if a.accepted {
 		return nil
 	}
 	a.accepted = true
-	a.head.Fingerprint = fingerprint(e.numerics)
+	a.responseHead.Fingerprint = fingerprint(e.numerics)
 	h := a.w.Header()
 	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
 	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
@@ -92,7 +92,7 @@ func (a *answer) accept(e *event) error {
 	if err := a.openStream(); err != nil {
 		return err
 	}
-	return a.openEvents()
+	return a.sendOpeningEvents()
 }
 
 // fingerprint is the short form of a card's numerics that clients see.
@@ -104,19 +104,19 @@ func fingerprint(numerics string) string {
 	return "fp_" + hex.EncodeToString(sum[:5])
 }
 
-func (a *answer) openStream() error {
+func (a *answerWriter) openStream() error {
 	h := a.w.Header()
-	h.Set("Content-Type", cmp.Or(a.kind, "text/event-stream"))
+	h.Set("Content-Type", cmp.Or(a.contentType, "text/event-stream"))
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
 	a.committed = true
 	a.w.WriteHeader(http.StatusOK)
-	a.out = newStream(a.silent, a.send, a.broken)
-	a.out.final = a.write
-	a.buf = *scraps.Get().(*[]byte)
+	a.sse = newSSEStream(a.keepAlive, a.send, a.cancelBroken)
+	a.sse.writeLast = a.writeBuffered
+	a.buf = *bufferPool.Get().(*[]byte)
 	go func() { // close waits for it; the header goes out first, or with what has arrived by then
-		deepen()
-		a.out.run()
+		growStack()
+		a.sse.run()
 	}()
 	return nil
 }
@@ -125,33 +125,33 @@ func (a *answer) openStream() error {
 // step by step would copy it each time, with all frames on it.
 //
 //go:noinline
-func deepen() {
+func growStack() {
 	var room [6 << 10]byte
-	touch(&room)
+	touchStack(&room)
 }
 
 //go:noinline
-func touch(*[6 << 10]byte) {}
+func touchStack(*[6 << 10]byte) {}
 
 // close returns when nothing more is written.
-func (a *answer) close() {
-	if a.out != nil {
-		_ = a.out.close() // a write error means that the client has disconnected
-		recycle(a.buf)
+func (a *answerWriter) close() {
+	if a.sse != nil {
+		_ = a.sse.close() // a write error means that the client has disconnected
+		recycleBuffer(a.buf)
 		a.buf = nil
 	}
 }
 
 // appendChunks takes chunks that belong together: a stream never separates them.
-func (a *answer) extend(chunks []api.Chunk) error {
-	if a.first.IsZero() {
-		a.first = time.Now()
+func (a *answerWriter) appendChunks(chunks []api.Chunk) error {
+	if a.firstOutput.IsZero() {
+		a.firstOutput = time.Now()
 	}
 	for i := range chunks {
 		c := &chunks[i]
 		if c.Kind == api.Finish {
-			if a.open--; a.open == 0 {
-				c.Ext = a.story()
+			if a.openChoices--; a.openChoices == 0 {
+				c.Ext = a.attemptHistory()
 			}
 		}
 		a.buf = a.writer.Append(a.buf, c)
@@ -159,41 +159,43 @@ func (a *answer) extend(chunks []api.Chunk) error {
 	if len(a.buf) == 0 {
 		return nil
 	}
-	return a.flush()
+	return a.flushBuffer()
 }
 
 // finishAnswer ends a complete answer.
-func (a *answer) finish(counts api.TokenCounts) error {
-	metrics := a.measure(counts)
+func (a *answerWriter) finishAnswer(counts api.TokenCounts) error {
+	metrics := a.metricsOf(counts)
 	if a.ext.Annotated != nil {
 		a.ext.Annotated.Metrics = metrics
 	}
-	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.story()})
-	if a.events != nil && metrics != nil {
+	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.attemptHistory()})
+	if a.annotations != nil && metrics != nil {
 		a.buf = openai.AppendMetricsEvent(a.buf, metrics)
 	}
 	a.buf = a.writer.End(a.buf)
 	if !a.stream {
-		return a.whole(append(a.buf, '\n'))
+		return a.sendWhole(append(a.buf, '\n'))
 	}
-	if err := a.flush(); err != nil {
+	if err := a.flushBuffer(); err != nil {
 		return err
 	}
-	return a.out.close()
+	return a.sse.close()
 }
 
 // attemptHistory returns the attempts of the answer by prompt, then attempt, regardless of the order in
 // which concurrent prompts were routed.
-func (a *answer) story() *api.AnswerExt {
+func (a *answerWriter) attemptHistory() *api.AnswerExt {
 	slices.SortStableFunc(a.ext.Attempts, func(x, y api.Attempt) int { return x.Prompt - y.Prompt })
 	return &a.ext
 }
 
 // sendWhole sends a complete body.
-func (a *answer) whole(body []byte) error { return a.wholeOf(http.StatusOK, "application/json", body) }
+func (a *answerWriter) sendWhole(body []byte) error {
+	return a.sendBody(http.StatusOK, "application/json", body)
+}
 
 // sendBody sends a complete body with a status and a type.
-func (a *answer) wholeOf(status int, kind string, body []byte) error {
+func (a *answerWriter) sendBody(status int, kind string, body []byte) error {
 	h := a.w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -203,42 +205,42 @@ func (a *answer) wholeOf(status int, kind string, body []byte) error {
 }
 
 // sendError ends an answer that stays incomplete: with a status while that is possible, else with an event.
-func (a *answer) fail(err error) {
+func (a *answerWriter) sendError(err error) {
 	if a.committed {
-		if a.out != nil {
+		if a.sse != nil {
 			// A write error means that the client has disconnected, so nothing else can report err.
-			_ = a.out.put(a.writer.Fail(nil, err))
+			_ = a.sse.put(a.writer.Fail(nil, err))
 		}
 		return
 	}
-	a.deadline()
+	a.extendDeadline()
 	a.refuse(a.w, err)
 }
 
-func (a *answer) flush() error {
-	err := a.out.put(a.buf)
+func (a *answerWriter) flushBuffer() error {
+	err := a.sse.put(a.buf)
 	a.buf = a.buf[:0]
 	return err
 }
 
 // send writes b and what the server buffered before it.
-func (a *answer) send(b []byte) error {
-	if err := a.write(b); err != nil {
+func (a *answerWriter) send(b []byte) error {
+	if err := a.writeBuffered(b); err != nil {
 		return err
 	}
-	return untaken(a.control.Flush())
+	return writeError(a.controller.Flush())
 }
 
 // writeBuffered passes b to the server, which sends it once it has buffered enough or the request ends:
 // together with the end of the answer, in one write.
-func (a *answer) write(b []byte) error {
-	a.deadline()
+func (a *answerWriter) writeBuffered(b []byte) error {
+	a.extendDeadline()
 	_, err := a.w.Write(b)
-	return untaken(err)
+	return writeError(err)
 }
 
 // writeError wraps the error of a write.
-func untaken(err error) error {
+func writeError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -247,4 +249,4 @@ func untaken(err error) error {
 
 // extendDeadline bounds the next write; the server removes the deadline when the request ends. Only a
 // real connection has one: a recorded response never blocks.
-func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }
+func (a *answerWriter) extendDeadline() { _ = a.controller.SetWriteDeadline(time.Now().Add(a.timeout)) }

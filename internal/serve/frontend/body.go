@@ -15,13 +15,13 @@ const firstBody = 16 << 10
 
 // trustFactor is how many times the received bytes may be allocated for the rest of a body with a
 // Content-Length: a client that announces much and sends little uses little memory.
-const trusted = 64
+const trustFactor = 64
 
 // decodeBody reads the request's body and decodes it. The body's memory counts against the budget of
 // all bodies until the call is released, because the decoded request is as large.
-func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
-	body, held, err := c.body()
-	c.held += held
+func decodeBody[T any](c *apiCall, decode func(body []byte) (*T, error)) (*T, error) {
+	body, held, err := c.readBody()
+	c.heldBytes += held
 	if err != nil {
 		return nil, err
 	}
@@ -30,26 +30,26 @@ func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
 
 // releaseBody returns the call's share of the body budget: the prompt is made, or is no longer needed.
 // It may be called again.
-func (c *call) release() {
-	c.f.bodies.Give(c.held)
-	c.held = 0
+func (c *apiCall) releaseBody() {
+	c.f.bodies.Release(c.heldBytes)
+	c.heldBytes = 0
 }
 
 // readBody reads the request's body within its bounds. held is the memory taken from the budget, also
 // on an error.
-func (c *call) body() (body []byte, held int64, err error) {
+func (c *apiCall) readBody() (body []byte, held int64, err error) {
 	limit := c.f.cfg.MaxBodyBytes
 	if c.r.ContentLength > limit {
 		// Reading the rest of the body only to keep the connection is not worth it.
 		c.answer.w.Header().Set("Connection", "close")
-		return nil, 0, tooLarge(limit)
+		return nil, 0, newTooLargeError(limit)
 	}
-	in := http.MaxBytesReader(connection(c.answer.w), c.r.Body, limit)
+	in := http.MaxBytesReader(serverWriter(c.answer.w), c.r.Body, limit)
 	for {
 		if len(body) == cap(body) {
 			more := nextBody(len(body), c.r.ContentLength)
-			if !c.f.bodies.Take(int64(more)) {
-				c.f.bodies.Give(held)
+			if !c.f.bodies.TryReserve(int64(more)) {
+				c.f.bodies.Release(held)
 				// A client reads no answer before it has sent all: the rest is read, within the bounds
 				// of every body, and dropped.
 				_, _ = io.Copy(io.Discard, in)
@@ -64,7 +64,7 @@ func (c *call) body() (body []byte, held int64, err error) {
 			return body, held, nil
 		}
 		if err != nil {
-			return nil, held, c.unread(err)
+			return nil, held, c.readError(err)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (c *call) body() (body []byte, held int64, err error) {
 func nextBody(came int, announced int64) int {
 	more := max(came, firstBody)
 	rest := announced + 1 - int64(came)
-	if announced < 0 || rest <= 0 || rest > max(firstBody, trusted*int64(came)) {
+	if announced < 0 || rest <= 0 || rest > max(firstBody, trustFactor*int64(came)) {
 		return more
 	}
 	return int(rest)
@@ -87,16 +87,16 @@ func (f *Frontend) noMemory() error {
 	return &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
 }
 
-func tooLarge(limit int64) error {
+func newTooLargeError(limit int64) error {
 	return fault.New(fault.TooLarge, "the request body is larger than %d bytes", limit)
 }
 
 // readError says why a body could not be read.
-func (c *call) unread(err error) error {
+func (c *apiCall) readError(err error) error {
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return tooLarge(over.Limit)
+		return newTooLargeError(over.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
 	}

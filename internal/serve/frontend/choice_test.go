@@ -30,16 +30,16 @@ func TestChoice(t *testing.T) {
 			stops = append(stops, []string{"END", "ba", "bé", "😀a", "\ufffd", "aab"}[rng.IntN(6)])
 		}
 		rules := &textRules{
-			tokenizer: byteTokenizer{}, needles: newNeedles(stops), minTokens: rng.IntN(4) * rng.IntN(8),
+			tokenizer: byteTokenizer{}, stopStrings: newStopStrings(stops), minTokens: rng.IntN(4) * rng.IntN(8),
 			keepStop: rng.IntN(2) == 0, logprobs: true,
 		}
 		tokens := encodeBytes(raw.String())
 		want := naiveChoice(tokens, stops, rules)
 
-		c := &choice{decoder: byteTokenizer{}.NewDecoder(prep.DecodeOptions{}), stop: newMatcher(rules.needles)}
+		c := &answerChoice{decoder: byteTokenizer{}.NewDecoder(prep.DecodeOptions{}), stopMatcher: newStopMatcher(rules.stopStrings)}
 		var got outcome
 		flush := func() {
-			text, lps := c.take()
+			text, lps := c.pendingText()
 			if !utf8.Valid(text) {
 				t.Fatalf("seed %d: %q is not UTF-8", seed, text)
 			}
@@ -47,11 +47,11 @@ func TestChoice(t *testing.T) {
 			for _, lp := range lps {
 				got.add(lp)
 			}
-			c.sent(len(text))
+			c.markSent(len(text))
 		}
 		for _, tok := range tokens {
 			got.used++
-			if c.push(rules, tok, &engine.Logprob{Token: tok, Logprob: float32(got.used)}) {
+			if c.pushToken(rules, tok, &engine.Logprob{Token: tok, Logprob: float32(got.used)}) {
 				got.stopped, c.done = true, true
 				break
 			}
@@ -60,7 +60,7 @@ func TestChoice(t *testing.T) {
 			}
 		}
 		if !got.stopped {
-			got.stopped, c.done = c.end(rules), true
+			got.stopped, c.done = c.finishTokens(rules), true
 		}
 		flush()
 		if got.stopped {

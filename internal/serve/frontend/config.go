@@ -103,7 +103,7 @@ func (c *Config) EnsureDefaults() {
 }
 
 // acceptsInstance reports whether requests may go to an instance.
-func (c *Config) takes(in *disco.Instance) bool {
+func (c *Config) acceptsInstance(in *disco.Instance) bool {
 	return (c.Namespace == "" || in.Namespace == c.Namespace) && (c.Component == "" || in.Component == c.Component)
 }
 

@@ -23,7 +23,7 @@ func TestConversationOfAnEngine(t *testing.T) {
 		{Role: "user", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}},
 	}}
 	const parts = `[{"type":"text","text":"a"},{"type":"text","text":"b"}]`
-	here, elsewhere := prep.Encoder(prep.Local{}), prep.Encoder(&remote{})
+	here, elsewhere := prep.Encoder(prep.LocalEncoder{}), prep.Encoder(&engineEncoder{})
 	for _, c := range []struct {
 		engine  string
 		encoder prep.Encoder
@@ -39,8 +39,8 @@ func TestConversationOfAnEngine(t *testing.T) {
 		{"sglang", elsewhere, prep.ContentSGLang, parts},
 		{"tiny", elsewhere, prep.ContentVLLM, ""},
 	} {
-		m := &model{card: engine.Card{Name: "m", Engine: c.engine}, encoder: c.encoder}
-		got := m.conversation(q)
+		m := &servedModel{card: engine.Card{Name: "m", Engine: c.engine}, encoder: c.encoder}
+		got := m.chatOf(q)
 		if got.Content != c.rule || string(got.Messages[1].Parts) != c.parts || got.Messages[0].Content != "s" {
 			t.Errorf("%s: rule %d, parts %s", c.engine, got.Content, got.Messages[1].Parts)
 		}
@@ -69,7 +69,7 @@ func TestDevelopersOfBothDialects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &model{card: engine.Card{Name: "m", Engine: "vllm"}, encoder: prep.Local{Pipeline: pipe}}
+	m := &servedModel{card: engine.Card{Name: "m", Engine: "vllm"}, encoder: prep.LocalEncoder{Pipeline: pipe}}
 	chats := func(body string) (*api.Request, error) { return openai.Decode(api.Chat, []byte(body)) }
 	items := func(body string) (*api.Request, error) {
 		q, err := responses.Decode([]byte(body))
@@ -99,7 +99,7 @@ func TestDevelopersOfBothDialects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := pipe.Text(m.conversation(q)); err != nil || got != c.want {
+		if got, err := pipe.RenderText(m.chatOf(q)); err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", c.body, got, err, c.want)
 		}
 	}

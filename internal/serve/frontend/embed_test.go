@@ -160,8 +160,8 @@ func TestEmbeddingsMany(t *testing.T) {
 				t.Errorf("embedding %d is %v", i, v)
 			}
 		}
-		if len(got) != 100 || most != atOnce {
-			t.Errorf("%d embeddings, at most %d at once; want 100 and %d", len(got), most, atOnce)
+		if len(got) != 100 || most != maxParallel {
+			t.Errorf("%d embeddings, at most %d at once; want 100 and %d", len(got), most, maxParallel)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestEmbeddingsOneFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{mute: true, veto: func(req *engine.Request) error {
 			if req.Prompt[0] == 9 {
-				return fault.Param("input", "too odd")
+				return fault.InvalidParam("input", "too odd")
 			}
 			return nil
 		}}
@@ -284,7 +284,7 @@ func TestEmbeddingsLengths(t *testing.T) {
 		w.worker(1, s, embeds)
 		w.worker(2, &script{}, embeds)
 		s.beforehand = func() { w.registry.remove(1) } // the next input goes to the other
-		a := w.post("/v1/embeddings", `{"model":"b","input":[`+strings.Repeat("[7],", atOnce*2)+`[8]]}`)
+		a := w.post("/v1/embeddings", `{"model":"b","input":[`+strings.Repeat("[7],", maxParallel*2)+`[8]]}`)
 		if a.status != http.StatusInternalServerError || !strings.Contains(a.body, "different lengths") {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -308,14 +308,14 @@ func TestEmbeddingsClientLeaves(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if running, _ := s.state(); running != atOnce {
-			t.Fatalf("%d inputs are at work, want %d", running, atOnce)
+		if running, _ := s.state(); running != maxParallel {
+			t.Fatalf("%d inputs are at work, want %d", running, maxParallel)
 		}
 		leave()
 		<-done
 		synctest.Wait()
-		if running, cancelled := s.state(); running != 0 || cancelled != atOnce {
-			t.Errorf("%d calls go on, %d were ended, want 0 and %d", running, cancelled, atOnce)
+		if running, cancelled := s.state(); running != 0 || cancelled != maxParallel {
+			t.Errorf("%d calls go on, %d were ended, want 0 and %d", running, cancelled, maxParallel)
 		}
 		if n := w.metric(`frontend_requests_total{endpoint="embeddings",model="bytes",status="499"}`); n != "1" {
 			t.Errorf("%q requests are counted as left, want 1", n)

@@ -16,7 +16,7 @@ import (
 // accept such features.
 func ships(c *engine.Card) {
 	c.ContextLength = 4096
-	c.Media, c.MediaKeys, c.Passes = []string{"image"}, engine.MediaKeysUUID, strings.Fields(allPaths)
+	c.Media, c.MediaKeys, c.PassthroughPaths = []string{"image"}, engine.MediaKeysUUID, strings.Fields(allPaths)
 	c.Preprocess, c.Features = true, true
 }
 
@@ -24,7 +24,7 @@ func ships(c *engine.Card) {
 func shipping(text string) *script {
 	s := constant(text)
 	s.maker.media, s.maker.features = []kv.Media{{Hash: 77, Start: 1, End: 4}}, []byte(`{"made":"of it"}`)
-	s.passer.pieces = []engine.PassPiece{{Data: []byte(`{"passed":true}`), Last: true, PromptTokens: 9, OutputTokens: 1, Cached: 0}}
+	s.passer.pieces = []engine.PassthroughChunk{{Data: []byte(`{"passed":true}`), Last: true, PromptTokens: 9, OutputTokens: 1, Cached: 0}}
 	return s
 }
 
@@ -132,7 +132,7 @@ func TestShippedByAnother(t *testing.T) {
 		breaks.maker.raw, breaks.maker.breaks = [][]byte{pieceOf(1000), pieceOf(1000)}, fault.New(fault.Unavailable, "away")
 		breaks.dieFirst, breaks.dieWith = true, engine.RefuseFeatures(nil)
 		makes.passer.status, makes.passer.pieces = 200, shipping("").passer.pieces
-		w.worker(1, breaks, ships, func(c *engine.Card) { c.Passes = nil })
+		w.worker(1, breaks, ships, func(c *engine.Card) { c.PassthroughPaths = nil })
 		w.worker(2, makes, ships)
 		for range 2 { // the order of the workers does not matter
 			got := w.post(chats, showing("", "http://a/red"))
@@ -152,7 +152,7 @@ func TestShippersGone(t *testing.T) {
 		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 			dies, takes := shipping("no"), shipping("no")
 			dies.refuse = fault.New(fault.Unavailable, "away")
-			w.worker(1, dies, ships, func(c *engine.Card) { c.Passes = nil })
+			w.worker(1, dies, ships, func(c *engine.Card) { c.PassthroughPaths = nil })
 			if others {
 				w.worker(2, takes, ships, func(c *engine.Card) { c.Features = false })
 			} else {
@@ -169,7 +169,7 @@ func TestShippersGone(t *testing.T) {
 
 // pieceOf is a frame with n bytes of features.
 func pieceOf(n int) (frame []byte) {
-	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).Frames(func(b []byte) error {
+	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).SendFrames(func(b []byte) error {
 		if frame == nil {
 			frame = bytes.Clone(b)
 		}
@@ -182,7 +182,7 @@ func pieceOf(n int) (frame []byte) {
 // after the first token.
 func TestShippedFails(t *testing.T) {
 	for what, change := range map[string]func(*script){
-		"the client's mistake": func(s *script) { s.refuse = fault.Param("top_k", "too large") },
+		"the client's mistake": func(s *script) { s.refuse = fault.InvalidParam("top_k", "too large") },
 		"after a token":        func(s *script) { s.dieAfter, s.dieWith = 1, engine.RefuseFeatures(nil) },
 	} {
 		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
@@ -224,7 +224,9 @@ func TestAttachedOrPassed(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := constant("ok")
 		s.passer.pieces = shipping("").passer.pieces
-		w.worker(7, s, sees, func(c *engine.Card) { c.Media, c.Passes = []string{"image", "video"}, strings.Fields(allPaths) })
+		w.worker(7, s, sees, func(c *engine.Card) {
+			c.Media, c.PassthroughPaths = []string{"image", "video"}, strings.Fields(allPaths)
+		})
 		if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || len(s.seen()) != 1 || len(s.passes()) != 0 {
 			t.Fatalf("what is known goes with the tokens: %v", got)
 		}

@@ -17,8 +17,8 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/attempt"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/readiness"
@@ -37,20 +37,20 @@ type Router interface {
 	// MarkPrefilled says that the attempt's first token has arrived, and that its worker had cached
 	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
 	// worker reports it later.
-	Prefilled(id string, attempt uint32, cached int)
+	MarkPrefilled(id string, attempt uint32, cached int)
 	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
 	// block of them.
-	Grown(id string, attempt uint32, tokens int)
-	attempt.Reservations
+	RecordOutput(id string, attempt uint32, tokens int)
+	dispatch.Reservations
 	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
 	// refusal and not the request's: [fault.Class] says Retryable.
-	Failed(w kv.Worker, err error)
+	ReportFailure(w kv.Worker, err error)
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 	// Availability says whether a model, or a LoRA adapter, can be served now, and if not why.
 	Availability(model string) route.Availability
 	// Instances returns the workers that the router knows, in their routing state.
-	Instances() []readiness.Instance
+	Instances() []readiness.InstanceStatus
 }
 
 // Deps are the dependencies of a frontend. All but Mount, WorkersSeen, OnDrain, OnModel, Engines,
@@ -61,16 +61,16 @@ type Deps struct {
 	Registry disco.Registry
 	// OpenTokenizer returns the pipeline of a model's tokenizer. It is called once for each distinct
 	// reference, and again later if it failed.
-	Open    func(engine.TokenizerRef) (*prep.Pipeline, error)
-	Metrics *obs.Metrics
-	Log     *slog.Logger
+	OpenTokenizer func(engine.TokenizerRef) (*prep.Pipeline, error)
+	Metrics       *obs.Metrics
+	Log           *slog.Logger
 	// Mount holds further handlers by their ServeMux pattern, such as the router's API. BodyTimeout and
 	// WriteTimeout apply to them from the arrival of the request: a slower one sets its own write
 	// deadlines.
 	Mount map[string]http.Handler
 	// WorkersSeen, if not nil, is closed when the router has read the registry: no connection is
 	// accepted before.
-	Seen <-chan struct{}
+	WorkersSeen <-chan struct{}
 	// OnDrain, if not nil, is called once when Run stops taking new requests, to end the endless
 	// responses of Mount. It must not wait for them.
 	OnDrain func()
@@ -83,10 +83,10 @@ type Deps struct {
 	Engines func() any
 	// Media, if not nil, resolves the media of requests. Without it media are unknown, and engines that
 	// cannot fetch them are not asked.
-	Media Media
+	Media MediaSource
 	// Keys, if not nil, are in force: requests without a key reach only /health and /live, and Mount
 	// needs an admin key. The owner runs the ring.
-	Keys *keys.Ring
+	Keys *keys.Keyring
 	// AccessLog, if not nil, gets a line for each finished request.
 	AccessLog *slog.Logger
 	// Tracer, if not nil, gets the spans of each request.
@@ -97,20 +97,20 @@ type Deps struct {
 type Frontend struct {
 	cfg     Config
 	deps    Deps
-	decides attempt.Router // deps.Router, traced
-	catalog *catalog
+	router  dispatch.Router // deps.Router, traced
+	catalog *modelCatalog
 	metrics *metrics
-	runner  attempt.Runner
+	runner  dispatch.Dispatcher
 	// throttled logs messages which may repeat often.
-	throttled *obs.Throttle
-	ids       ids
-	turn      atomic.Uint64   // round-robin position among workers that make prompts
-	bodies    *bounded.Memory // memory of the bodies being read and decoded
-	prompts   *bounded.Memory // memory of the prompts being made
-	inflight  atomic.Int64
-	leaving   atomic.Bool // it was told to stop
-	draining  atomic.Bool // it takes no new requests
-	handler   http.Handler
+	throttled  *obs.Throttle
+	ids        requestIDs
+	nextWorker atomic.Uint64         // round-robin position among workers that make prompts
+	bodies     *bounded.MemoryBudget // memory of the bodies being read and decoded
+	prompts    *bounded.MemoryBudget // memory of the prompts being made
+	inflight   atomic.Int64
+	isLeaving  atomic.Bool // it was told to stop
+	isDraining atomic.Bool // it takes no new requests
+	handler    http.Handler
 }
 
 // New returns a frontend that does nothing yet.
@@ -119,7 +119,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.Open == nil ||
+	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.OpenTokenizer == nil ||
 		deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new frontend: a dependency is missing")
 	}
@@ -130,14 +130,14 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		decides:   attempt.Traced(deps.Router, deps.Tracer),
+		router:    dispatch.TraceRouter(deps.Router, deps.Tracer),
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
-	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, f.metrics, deps.Log)
-	f.catalog.refer = deps.OnModel
+	f.catalog = newModelCatalog(cfg.acceptsInstance, deps.OpenTokenizer, f.newEncoder, f.metrics, deps.Log)
+	f.catalog.onModel = deps.OnModel
 	f.runner = newRunner(f)
-	f.bodies, f.prompts = bounded.NewMemory(cfg.BodyMemory), bounded.NewMemory(cfg.BodyMemory)
+	f.bodies, f.prompts = bounded.NewMemoryBudget(cfg.BodyMemory), bounded.NewMemoryBudget(cfg.BodyMemory)
 	f.ids.init()
 	f.handler = f.routes()
 	return f, nil

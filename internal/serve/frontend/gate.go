@@ -9,10 +9,10 @@ import (
 // requestGate counts the running handlers so that close can wait for them, and rejects new ones after
 // that: a closed server may still start one. Once the frontend is leaving, each answer that starts
 // closes its connection.
-type gate struct {
+type requestGate struct {
 	inner   http.Handler
 	leaving *atomic.Bool
-	inside  sync.WaitGroup
+	running sync.WaitGroup
 	mu      struct {
 		sync.Mutex
 		closed bool
@@ -21,31 +21,31 @@ type gate struct {
 
 // ServeHTTP passes the request on while the gate is open. After close the connection is already closed,
 // so there is no answer.
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *requestGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.enter() {
 		return
 	}
-	defer g.inside.Done()
+	defer g.running.Done()
 	if g.leaving.Load() {
 		w.Header().Set("Connection", "close")
 	}
 	g.inner.ServeHTTP(w, r)
 }
 
-func (g *gate) enter() bool {
+func (g *requestGate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.closed {
 		return false
 	}
-	g.inside.Add(1)
+	g.running.Add(1)
 	return true
 }
 
 // close rejects new requests and waits for the running ones.
-func (g *gate) close() {
+func (g *requestGate) close() {
 	g.mu.Lock()
 	g.mu.closed = true
 	g.mu.Unlock()
-	g.inside.Wait()
+	g.running.Wait()
 }

@@ -28,7 +28,7 @@ func keyDesc(name, help string, labels ...string) *prometheus.Desc {
 const keyRoom = 128 << 10
 
 // keyMetrics reads the usage of keys.
-type keyMetrics struct{ ring *keys.Ring } // nil without keys
+type keyMetrics struct{ ring *keys.Keyring } // nil without keys
 
 var _ prometheus.Collector = (*keyMetrics)(nil)
 
@@ -44,12 +44,12 @@ func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
 	if k.ring == nil {
 		return
 	}
-	for _, r := range k.rows() {
+	for _, r := range k.usageRows() {
 		count := func(d *prometheus.Desc, n uint64, labels ...string) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{r.name}, labels...)...)
 		}
 		count(keyRequests, r.u.Requests)
-		for _, over := range [...]limit.Kind{limit.Requests, limit.Tokens, limit.Inflight} {
+		for _, over := range [...]limit.LimitKind{limit.Requests, limit.Tokens, limit.Inflight} {
 			count(keyRefused, r.u.Refused[over], over.String())
 		}
 		count(keyTokens, r.u.Prompt, "prompt")
@@ -65,14 +65,14 @@ type keyRow struct {
 }
 
 // usageRows returns the usage of the keys, by name. Keys beyond keyRoom are one row at the end.
-func (k *keyMetrics) rows() []keyRow {
+func (k *keyMetrics) usageRows() []keyRow {
 	var rows []keyRow // so that nothing waits under the ring's lock
-	k.ring.Each(func(name string, u keys.Usage) { rows = append(rows, keyRow{name, u}) })
+	k.ring.EachUsage(func(name string, u keys.Usage) { rows = append(rows, keyRow{name, u}) })
 	slices.SortFunc(rows, func(a, b keyRow) int { return strings.Compare(a.name, b.name) })
 	const lines, width = 7, len(`penstock_frontend_key_refused_total{key="",limit="requests_per_minute"} 1.234567890123e+12`)
 	rest := keyRow{name: obs.Other}
 	all := len(rows)
-	rows = obs.Fit(keyRoom, rows, func(r keyRow) int {
+	rows = obs.LimitRows(keyRoom, rows, func(r keyRow) int {
 		if r.name == obs.Other {
 			return keyRoom + 1 // it is counted in the row of that name
 		}

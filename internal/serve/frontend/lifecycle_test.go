@@ -13,7 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
@@ -66,7 +66,7 @@ func TestLongRequestsKeepTheirReservation(t *testing.T) {
 			done <- read(w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(hello))).body
 		}()
 		time.Sleep(25 * time.Minute)
-		if got, want := w.router.renewed(), int(25*time.Minute/attempt.RenewEvery); got < want-1 || got > want {
+		if got, want := w.router.renewed(), int(25*time.Minute/dispatch.RenewInterval); got < want-1 || got > want {
 			t.Errorf("the reservation was renewed %d times in 25 minutes, want %d", got, want)
 		}
 		close(speak)
@@ -381,7 +381,7 @@ func TestDrain(t *testing.T) {
 		}
 		// The stream still needs the catalog: a worker added now is seen.
 		w.worker(2, constant("hello"))
-		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+		if n := len(w.f.catalog.current.Load().instances); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 		time.Sleep(pause) // virtual
@@ -524,7 +524,7 @@ func TestRegistryFails(t *testing.T) {
 		w.registry.fail(nil)
 		w.worker(2, constant("two"))
 		time.Sleep(retryWatch + pause)
-		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+		if n := len(w.f.catalog.current.Load().instances); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 	})

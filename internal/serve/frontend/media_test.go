@@ -61,12 +61,12 @@ func (g *gallery) client() string {
 	return g.mu.last
 }
 
-func (g *gallery) Size(ctx context.Context, url string) (resolve.Found, error) {
-	b, _, err := g.File(ctx, url)
+func (g *gallery) FetchSize(ctx context.Context, url string) (resolve.FileInfo, error) {
+	b, _, err := g.FetchFile(ctx, url)
 	if err != nil {
-		return resolve.Found{}, err
+		return resolve.FileInfo{}, err
 	}
-	return g.Header(b)
+	return g.ReadHeader(b)
 }
 
 // Check refuses hosts called forbidden.
@@ -77,7 +77,7 @@ func (g *gallery) Check(url string) error {
 	return nil
 }
 
-func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) {
+func (g *gallery) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	g.ask(ctx)
 	if strings.Contains(url, "slow") {
 		<-ctx.Done()
@@ -98,18 +98,18 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 	return nil, nil, fault.New(fault.Invalid, "its host answered with status 404")
 }
 
-func (g *gallery) Data(uri string) ([]byte, error) {
+func (g *gallery) ParseData(uri string) ([]byte, error) {
 	g.ask(context.Background())
 	d, err := fetch.ParseData(uri, 1<<20)
 	return d.Bytes, err
 }
 
-func (g *gallery) Header(file []byte) (resolve.Found, error) {
-	t, size, err := pixel.Decode(file, pixel.Limits{})
+func (g *gallery) ReadHeader(file []byte) (resolve.FileInfo, error) {
+	t, size, err := pixel.DecodeImage(file, pixel.Limits{})
 	if err != nil || t.IsZero() {
-		return resolve.Found{}, fault.New(fault.Invalid, "no picture")
+		return resolve.FileInfo{}, fault.New(fault.Invalid, "no picture")
 	}
-	return resolve.Found{Kind: media.Image, Size: size, Oriented: true}, nil
+	return resolve.FileInfo{Kind: media.Image, Size: size, Oriented: true}, nil
 }
 
 func (g *gallery) Lend(data []byte) (string, func(), error) {
@@ -155,7 +155,7 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 		t.Fatal(err)
 	}
 	if pipe.Family == nil {
-		t.Fatal("the built-in vocabulary shows no media: " + pipe.NoFamily)
+		t.Fatal("the built-in vocabulary shows no media: " + pipe.NoFamilyReason)
 	}
 	g := &gallery{pictures: map[string][]byte{
 		"http://a/red":  painted(t, 112, 112, color.RGBA{200, 0, 0, 255}),
@@ -200,7 +200,7 @@ func placeOf(t *testing.T, w *world) int {
 // sees makes a card of a model that takes images with tokens.
 func sees(c *engine.Card) {
 	c.VocabSize, c.EOS, c.ContextLength = 1<<20, nil, 4096
-	c.Media, c.Attaches = []string{"image"}, true
+	c.Media, c.AcceptsObjects = []string{"image"}, true
 }
 
 // decodes makes a card of a model whose images are decoded by frontends.
@@ -212,7 +212,7 @@ func decodes(c *engine.Card) {
 // looks makes a card of a model whose engines take media in passthrough requests.
 func looks(c *engine.Card) {
 	sees(c)
-	c.Attaches, c.MediaKeys, c.Passes = false, engine.MediaKeysUUID, strings.Fields(allPaths)
+	c.AcceptsObjects, c.MediaKeys, c.PassthroughPaths = false, engine.MediaKeysUUID, strings.Fields(allPaths)
 }
 
 // showing is a chat request with images.
@@ -263,7 +263,7 @@ func TestAttached(t *testing.T) {
 func TestRefusedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), sees)
-		w.worker(8, constant("ok"), func(c *engine.Card) { sees(c); c.Name, c.Aliases, c.Media, c.Attaches = "text", nil, nil, false })
+		w.worker(8, constant("ok"), func(c *engine.Card) { sees(c); c.Name, c.Aliases, c.Media, c.AcceptsObjects = "text", nil, nil, false })
 		many := slices.Repeat([]string{"http://a/red"}, 1000)
 		pad := strconv.Itoa(placeOf(t, w))
 		const url = "messages[0].content[1].image_url.url"
@@ -322,7 +322,7 @@ func TestCountedMedia(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := w.f.Prompt(t.Context(), q)
+		p, err := w.f.MakePrompt(t.Context(), q)
 		if err != nil || len(p.Media) != 1 || p.Media[0].End-p.Media[0].Start != 20 || p.Objects[0].Size.Height != 140 {
 			t.Errorf("%+v %v", p, err)
 		}
@@ -391,7 +391,7 @@ func TestPassedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(99, 2, 16, `{"a":1}`)}}
 		w.worker(7, s, looks)
-		send := func(body string, headers ...string) engine.PassRequest {
+		send := func(body string, headers ...string) engine.PassthroughRequest {
 			t.Helper()
 			if got := w.post(chats, body, headers...); got.status != 200 {
 				t.Fatal(got)
@@ -402,7 +402,7 @@ func TestPassedMedia(t *testing.T) {
 		body := strings.Replace(showing(`,"stream":true,"cache_salt":"s"`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
 		req := send(body)
 		asked := w.router.routed()[0]
-		mine := media.NameKey(ownerOf("", "s"), "mine")
+		mine := media.NameKey(mediaOwnerOf("", "s"), "mine")
 		if string(req.Body) != body || len(req.Objects) != 2 || req.Objects[0].Key != mine || req.Objects[1].Key != media.URLKey("http://a/blue", 0) {
 			t.Errorf("%s %+v", req.Body, req.Objects)
 		}
@@ -481,7 +481,7 @@ func TestUntoldMedia(t *testing.T) {
 	}{
 		media.HashForwardDisabled: {Config{}, func(c *engine.Card) { looks(c); c.MediaKeys = "" }},
 		media.NotRouted:           {Config{IgnoresCaches: true}, looks},
-		media.CountsDiffer:        {Config{}, func(c *engine.Card) { looks(c); c.Miscounted = []string{"image"} }},
+		media.CountsDiffer:        {Config{}, func(c *engine.Card) { looks(c); c.MiscountedMedia = []string{"image"} }},
 	} {
 		inGallery(t, c.cfg, func(t *testing.T, w *world, g *gallery) {
 			s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
@@ -515,9 +515,9 @@ func TestUntoldMedia(t *testing.T) {
 func TestMiscountedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
-		attaches := func(c *engine.Card) { looks(c); c.Attaches = true }
+		attaches := func(c *engine.Card) { looks(c); c.AcceptsObjects = true }
 		w.worker(7, s, attaches)
-		w.worker(8, s, attaches, func(c *engine.Card) { c.Miscounted = []string{"image"} })
+		w.worker(8, s, attaches, func(c *engine.Card) { c.MiscountedMedia = []string{"image"} })
 		for range 2 {
 			if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || g.mu.asked != 0 {
 				t.Errorf("%v, %d looks", got, g.mu.asked)
@@ -603,7 +603,7 @@ func TestLargeData(t *testing.T) {
 // TestPathsOfMedia: an endpoint that a model's engines do not have takes no media for it.
 func TestPathsOfMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
-		w.worker(7, constant("ok"), func(c *engine.Card) { looks(c); c.Passes = []string{chats} })
+		w.worker(7, constant("ok"), func(c *engine.Card) { looks(c); c.PassthroughPaths = []string{chats} })
 		got := w.post("/v1/messages", `{"model":"bytes","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/red"}}]}]}`)
 		if got.status != 501 || !strings.Contains(got.body, "use another endpoint") {
 			t.Errorf("%v", got)
@@ -617,7 +617,7 @@ func TestPathsOfMedia(t *testing.T) {
 // TestTensorsThatAreSent: the tensors sent with a request are bounded.
 func TestTensorsThatAreSent(t *testing.T) {
 	big := media.Tensor{Shape: []int{1}, Data: make([]byte, maxTensors/2+1)}
-	got := Sent([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
+	got := TrimObjects([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
 	if got[0].Source != "" || got[0].Tensor.Data == nil || got[1].Source != "b" || !got[1].Tensor.IsZero() || got[2].Source != "c" || got[2].Tensor.Segment != "s" {
 		t.Errorf("%q %q %q", got[0].Source, got[1].Source, got[2].Source)
 	}

@@ -32,7 +32,7 @@ func TestPlannedMoves(t *testing.T) {
 			started := time.Now()
 			a := w.post("/v1/completions", moving)
 			w.worker(6, constant("hello"))
-			if planned := fault.Of(code) == fault.Draining; complete(a) || time.Since(started) != 0 || len(w.router.routed()) != map[bool]int{true: 6, false: 1}[planned] {
+			if planned := fault.CodeOf(code) == fault.Draining; complete(a) || time.Since(started) != 0 || len(w.router.routed()) != map[bool]int{true: 6, false: 1}[planned] {
 				t.Errorf("%v: %d %s after %d questions and %v", code, a.status, a.body, len(w.router.routed()), time.Since(started))
 			}
 			if strings.Contains(a.body, "draining") || !strings.Contains(a.body, `"code":"unavailable"`) {

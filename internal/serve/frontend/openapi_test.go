@@ -20,7 +20,7 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		if err := json.Unmarshal([]byte(a.body), &doc); err != nil || doc.OpenAPI != "3.1.0" {
 			t.Fatalf("%v: %s", err, a.body)
 		}
-		table := w.f.endpoints()
+		table := w.f.endpointTable()
 		if len(doc.Paths) != len(table) || len(table) < 10 {
 			t.Errorf("%d paths are described, %d are served", len(doc.Paths), len(table))
 		}

@@ -74,7 +74,7 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 		p = m.shown(&req)
 		p.Attempt = req.Attempt
 	}
-	return p.Frames(send)
+	return p.SendFrames(send)
 }
 
 func engineSees(req *engine.PreprocessRequest) []kv.Token {
@@ -179,7 +179,7 @@ func TestPreprocessedByEngine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := w.f.Prompt(t.Context(), q)
+		p, err := w.f.MakePrompt(t.Context(), q)
 		if diff := cmp.Diff(prep.Prompt{Tokens: chat, Media: s.maker.media}, p); err != nil || diff != "" {
 			t.Errorf("Prompt: %v %s", err, diff)
 		}
@@ -229,13 +229,13 @@ func TestPreprocessMany(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if running, _ := s.state(); running != atOnce {
-			t.Errorf("%d texts are with the worker, want %d", running, atOnce)
+		if running, _ := s.state(); running != maxParallel {
+			t.Errorf("%d texts are with the worker, want %d", running, maxParallel)
 		}
 		leave()
 		<-left
 		synctest.Wait()
-		if running, cancelled := s.state(); running != 0 || cancelled != atOnce {
+		if running, cancelled := s.state(); running != 0 || cancelled != maxParallel {
 			t.Errorf("%d calls go on, %d were ended", running, cancelled)
 		}
 		if n := w.metric(`frontend_requests_total{endpoint="embeddings",model="bytes",status="499"}`); n != "1" {
@@ -293,7 +293,7 @@ func TestPreprocessRequestEnds(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
 		leave(errors.New("gone"))
 		q := &api.Request{Endpoint: api.Chat, Model: "b", Messages: []api.Message{{Role: "user"}}}
-		if _, err := w.f.Prompt(ctx, q); fault.Of(err) != fault.Canceled {
+		if _, err := w.f.MakePrompt(ctx, q); fault.CodeOf(err) != fault.Canceled {
 			t.Errorf("Prompt for nobody: %v", err)
 		}
 	})
@@ -318,7 +318,7 @@ func TestPreprocessBroken(t *testing.T) {
 		"media in text":  {maker{raw: [][]byte{frame(1, []kv.Media{{End: 1}}, 1)}, endEarly: true}, 500, "media for a text"},
 		"empty":          {maker{raw: [][]byte{frame(1, nil)}, endEarly: true}, 400, `"param":"prompt"`},
 		"beyond context": {maker{raw: [][]byte{frame(1, nil, make([]kv.Token, 600)...)}, endEarly: true}, 400, "600 tokens"},
-		"refused":        {maker{refuse: fault.Param("messages[0].role", "no such role")}, 400, `"param":"messages[0].role"`},
+		"refused":        {maker{refuse: fault.InvalidParam("messages[0].role", "no such role")}, 400, `"param":"messages[0].role"`},
 		"unshown":        {maker{refuse: fault.New(fault.Unimplemented, "no tools here")}, 501, "no tools here"},
 		"defect":         {maker{refuse: errors.New("secret")}, 500, ""},
 	} {

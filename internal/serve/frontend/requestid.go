@@ -12,7 +12,7 @@ const maxRequestID = 128
 
 // requestIDs assigns the ids of running requests: they name reservations, so no two running requests
 // may share one.
-type ids struct {
+type requestIDs struct {
 	mu struct {
 		sync.Mutex
 		running map[string]struct{}
@@ -20,18 +20,18 @@ type ids struct {
 }
 
 // requestIDKey is the context key of a request's id.
-type idKey struct{}
+type requestIDKey struct{}
 
 // requestIDOf returns the id of the request of ctx; "" if it has none.
-func idOf(ctx context.Context) string {
-	id, _ := ctx.Value(idKey{}).(string)
+func requestIDOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-func (s *ids) init() { s.mu.running = make(map[string]struct{}) }
+func (s *requestIDs) init() { s.mu.running = make(map[string]struct{}) }
 
 // claim reserves an id for a running request until release. An id already in use gets a random suffix.
-func (s *ids) claim(id string) string {
+func (s *requestIDs) claim(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	base := id
@@ -44,25 +44,25 @@ func (s *ids) claim(id string) string {
 	}
 }
 
-func (s *ids) release(id string) {
+func (s *requestIDs) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.running, id)
 }
 
 // newRequestID returns the id of a request: the client's own if it sent a valid one, else a random one.
-func requestID(h http.Header) string {
-	_, id := header(h, "X-Request-Id", "X-Dynamo-Request-Id")
-	if !sane(id) {
+func newRequestID(h http.Header) string {
+	_, id := firstHeader(h, "X-Request-Id", "X-Dynamo-Request-Id")
+	if !isValidID(id) {
 		id = randomHex() + randomHex()
 	}
 	return id
 }
 
 // withRequestID gives every response an x-request-id, so that a client can name it.
-func named(inner http.Handler) http.Handler {
+func withRequestID(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Request-Id", requestID(r.Header))
+		w.Header().Set("X-Request-Id", newRequestID(r.Header))
 		inner.ServeHTTP(w, r)
 	})
 }
@@ -77,7 +77,7 @@ func randomHex() string {
 
 // isValidID reports whether a client's id can be logged, sent in a header and used as a key. It has
 // neither '~' nor '/', which derived ids use.
-func sane(id string) bool {
+func isValidID(id string) bool {
 	if id == "" || len(id) > maxRequestID {
 		return false
 	}

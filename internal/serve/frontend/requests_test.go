@@ -17,7 +17,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -151,15 +151,15 @@ func TestBodyMemory(t *testing.T) {
 
 func TestRequestIDs(t *testing.T) {
 	const id = "my-id.1:a_B"
-	if got := requestID(http.Header{"X-Request-Id": {id}}); got != id {
+	if got := newRequestID(http.Header{"X-Request-Id": {id}}); got != id {
 		t.Errorf("%q becomes %q", id, got)
 	}
 	for _, bad := range []string{"", "a b", "a/b", "a~b", "é", "a\n", strings.Repeat("a", 129)} {
-		if got := requestID(http.Header{"X-Request-Id": {bad}}); len(got) != 32 || !sane(got) {
+		if got := newRequestID(http.Header{"X-Request-Id": {bad}}); len(got) != 32 || !isValidID(got) {
 			t.Errorf("%q becomes %q", bad, got)
 		}
 	}
-	var s ids
+	var s requestIDs
 	s.init()
 	if got := s.claim(id); got != id {
 		t.Errorf("claimed %q", got)
@@ -256,7 +256,7 @@ func TestPlan(t *testing.T) {
 			if tt.decision != nil {
 				tt.decision(&wantRoute)
 			}
-			wantRequest.Hints = attempt.Hints(&wantRoute)
+			wantRequest.Hints = dispatch.EncodeHints(&wantRoute)
 			seen, routed := s.seen(), w.router.routed()
 			request, decision := seen[len(seen)-1], routed[len(routed)-1]
 			if wantRequest.Sampling.Seed == 0 {
@@ -434,7 +434,7 @@ func TestNames(t *testing.T) {
 		name := func(name string, aliases ...string) func(*engine.Card) {
 			return func(c *engine.Card) { c.Name, c.Aliases = name, aliases }
 		}
-		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
+		w.registry.set(disco.Instance{Kind: disco.KindWorker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
 		w.worker(2, constant("two"), name("x", "y", "z"))
 		w.worker(3, constant("three"), name("y", "z"))
 		for model, text := range map[string]string{"x": "two", "y": "three", "z": "two"} {
@@ -491,7 +491,7 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{MaxInflight: -5}, Deps{}); err == nil {
 		t.Error("a bad config is accepted")
 	}
-	if _, err := New(Config{}, Deps{Plane: rpc.NewMem(), Log: slog.Default()}); err == nil {
+	if _, err := New(Config{}, Deps{Plane: rpc.NewMemPlane(), Log: slog.Default()}); err == nil {
 		t.Error("missing dependencies are accepted")
 	}
 }

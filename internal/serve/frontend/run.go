@@ -29,28 +29,28 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	follow, unfollow := context.WithCancel(base)
 	defer unfollow()
 
-	door := &gate{inner: f.handler, leaving: &f.leaving}
+	door := &requestGate{inner: f.handler, leaving: &f.isLeaving}
 	srv := &http.Server{
 		Handler:           door,
 		ReadHeaderTimeout: f.cfg.HeaderTimeout,
 		IdleTimeout:       f.cfg.IdleTimeout,
 		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
-		HTTP2:             f.http2(),
+		HTTP2:             f.http2Config(),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          f.throttled.Writer(slog.LevelWarn, "HTTP connection failed"),
+		ErrorLog:          f.throttled.LineLogger(slog.LevelWarn, "HTTP connection failed"),
 	}
 	var followed sync.WaitGroup
 	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
 	served := make(chan error, 1)
 	go func() {
-		f.awaitSight(ctx)
+		f.awaitWorkers(ctx)
 		served <- srv.Serve(ln)
 	}()
 
 	var err error
 	select {
 	case <-ctx.Done():
-		err = f.lameDuck(served)
+		err = f.serveGrace(served)
 	case err = <-served:
 	}
 	if err != nil {
@@ -58,12 +58,12 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		err = fmt.Errorf("frontend: serve %s: %w", ln.Addr(), err)
 	}
 
-	f.leaving.Store(true)
-	f.draining.Store(true)
+	f.isLeaving.Store(true)
+	f.isDraining.Store(true)
 	if f.deps.OnDrain != nil {
 		f.deps.OnDrain()
 	}
-	e := f.drain(srv, cut)
+	e := f.drainServer(srv, cut)
 	door.close()
 	if e != nil && err == nil {
 		err = fmt.Errorf("frontend: drain: %w", e)
@@ -77,21 +77,21 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 
 // firstReadTimeout bounds the wait for the first read of the registry; after it the registry counts as
 // unreachable, and requests fail with that.
-const firstSight = 5 * time.Second
+const firstReadTimeout = 5 * time.Second
 
 // awaitWorkers waits until this frontend and its router have read the registry. Otherwise a new
 // frontend would tell its first clients that no model exists.
-func (f *Frontend) awaitSight(ctx context.Context) {
-	late := time.NewTimer(firstSight)
+func (f *Frontend) awaitWorkers(ctx context.Context) {
+	late := time.NewTimer(firstReadTimeout)
 	defer late.Stop()
-	for _, seen := range [...]<-chan struct{}{f.catalog.seen, f.deps.Seen} {
+	for _, seen := range [...]<-chan struct{}{f.catalog.loaded, f.deps.WorkersSeen} {
 		if seen == nil {
 			continue
 		}
 		select {
 		case <-seen:
 		case <-late.C:
-			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstSight)
+			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstReadTimeout)
 			return
 		case <-ctx.Done():
 			return
@@ -103,11 +103,11 @@ func (f *Frontend) awaitSight(ctx context.Context) {
 // is closed: health reports draining, and each answer closes its connection. Idle connections stay open
 // until they have carried such an answer or the grace is over: closing one now would break a request
 // that is being written to it. It returns the error of a server that fails meanwhile.
-func (f *Frontend) lameDuck(served <-chan error) error {
+func (f *Frontend) serveGrace(served <-chan error) error {
 	if f.cfg.DrainGrace == 0 {
 		return nil
 	}
-	f.leaving.Store(true)
+	f.isLeaving.Store(true)
 	f.deps.Log.Info("leaving: requests are still taken", "grace", f.cfg.DrainGrace)
 	grace := time.NewTimer(f.cfg.DrainGrace)
 	defer grace.Stop()
@@ -121,20 +121,20 @@ func (f *Frontend) lameDuck(served <-chan error) error {
 
 // drainServer ends the server: it waits, then cuts requests off, and finally closes the connections whose
 // writes block.
-func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
-	if err := shutdown(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
+func (f *Frontend) drainServer(srv *http.Server, cut context.CancelCauseFunc) error {
+	if err := shutDownServer(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	f.deps.Log.Warn("cutting off requests that did not finish in time", "requests", f.inflight.Load(), "timeout", f.cfg.DrainTimeout)
 	cut(&fault.Error{Code: fault.Unavailable, Message: "this frontend is shutting down: send the request again", RetryAfter: retrySoon})
-	if err := shutdown(srv, cutOff); !errors.Is(err, context.DeadlineExceeded) {
+	if err := shutDownServer(srv, cutOff); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return srv.Close()
 }
 
 // shutDownServer stops accepting and waits until no request is running.
-func shutdown(srv *http.Server, limit time.Duration) error {
+func shutDownServer(srv *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return srv.Shutdown(ctx)

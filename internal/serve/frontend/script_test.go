@@ -36,7 +36,7 @@ type script struct {
 
 	mu struct {
 		sync.Mutex
-		passed    []engine.PassRequest
+		passed    []engine.PassthroughRequest
 		embeds    []engine.EmbedRequest
 		asked     []engine.PreprocessRequest
 		requests  []engine.Request
@@ -81,7 +81,7 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	if method == engine.MethodPreprocess {
 		return s.preprocess(ctx, body, send)
 	}
-	if method == engine.MethodPass {
+	if method == engine.MethodPassthrough {
 		return s.pass(ctx, body, send)
 	}
 	if method != engine.MethodGenerate {
@@ -273,7 +273,7 @@ func (byteTokenizer) AppendBytes(dst []byte, id kv.Token) ([]byte, bool) {
 	return dst, false
 }
 
-func (byteTokenizer) Special(id kv.Token) bool { return id >= 256 && id != byteTool }
+func (byteTokenizer) IsSpecial(id kv.Token) bool { return id >= 256 && id != byteTool }
 
 func (byteTokenizer) ID(text string) (kv.Token, bool) {
 	if text == "<tool_call>" {
@@ -300,7 +300,7 @@ type byteDecoder struct {
 }
 
 func (d *byteDecoder) Push(dst []byte, id kv.Token) []byte {
-	if (byteTokenizer{}).Special(id) && !d.keep {
+	if (byteTokenizer{}).IsSpecial(id) && !d.keep {
 		return dst
 	}
 	d.all, _ = byteTokenizer{}.AppendBytes(d.all, id)

@@ -51,7 +51,7 @@ func TestMatcher(t *testing.T) {
 			stops = append(stops, word(rng, "ab", 1+rng.IntN(7)))
 		}
 		text := word(rng, "abc", rng.IntN(60))
-		m := newMatcher(newNeedles(stops))
+		m := newStopMatcher(newStopStrings(stops))
 		fed, end, length := 0, 0, 0
 		for fed < len(text) && length == 0 {
 			piece := text[fed:min(len(text), fed+rng.IntN(5))]
@@ -60,7 +60,7 @@ func TestMatcher(t *testing.T) {
 				break
 			}
 			fed += len(piece)
-			if got, want := m.held(), holdBack(text[:fed], stops); got != want {
+			if got, want := m.heldBytes(), holdBack(text[:fed], stops); got != want {
 				t.Fatalf("seed %d: after %q with stops %q: held %d, want %d", seed, text[:fed], stops, got, want)
 			}
 		}

@@ -14,14 +14,14 @@ const keepAlive = ": keep-alive\n\n"
 
 // sseStream writes the events of one answer from its own goroutine. Events which arrive during a write
 // go out in the next one, so that a busy server makes few writes and an idle one delays no token.
-type stream struct {
-	write  func([]byte) error // whole events, flushed
-	final  func([]byte) error // the last events, which go out when the request ends; nil means write
-	broken func(error)        // called when a write fails; nothing is written after that
-	silent time.Duration      // idle time before a keep-alive
-	wake   chan struct{}      // there is work; has room for one
-	room   chan struct{}      // pending was taken; has room for one
-	done   chan struct{}      // closed when run returns
+type sseStream struct {
+	write     func([]byte) error // whole events, flushed
+	writeLast func([]byte) error // the last events, which go out when the request ends; nil means write
+	onBroken  func(error)        // called when a write fails; nothing is written after that
+	keepAlive time.Duration      // idle time before a keep-alive
+	wake      chan struct{}      // there is work; has room for one
+	room      chan struct{}      // pending was taken; has room for one
+	done      chan struct{}      // closed when run returns
 
 	mu struct {
 		sync.Mutex
@@ -31,70 +31,70 @@ type stream struct {
 	}
 }
 
-func newStream(silent time.Duration, write func([]byte) error, broken func(error)) *stream {
-	s := &stream{
-		write: write, broken: broken, silent: silent,
+func newSSEStream(silent time.Duration, write func([]byte) error, broken func(error)) *sseStream {
+	s := &sseStream{
+		write: write, onBroken: broken, keepAlive: silent,
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	s.mu.pending = *scraps.Get().(*[]byte)
-	signal(s.wake) // for the header
+	s.mu.pending = *bufferPool.Get().(*[]byte)
+	wakeUp(s.wake) // for the header
 	return s
 }
 
 // run writes until the stream is closed or a write fails. Its first write may have no events: it sends
 // the header.
-func (s *stream) run() {
+func (s *sseStream) run() {
 	defer close(s.done)
-	silence := time.NewTimer(s.silent)
+	silence := time.NewTimer(s.keepAlive)
 	defer silence.Stop()
 	comment := []byte(keepAlive)
-	spare := *scraps.Get().(*[]byte)
-	defer func() { recycle(spare) }()
+	spare := *bufferPool.Get().(*[]byte)
+	defer func() { recycleBuffer(spare) }()
 	for opened := false; ; opened = true {
 		events, last := comment, false
 		select {
 		case <-s.wake:
-			events, last = s.swap(spare)
+			events, last = s.takePending(spare)
 			spare = events
 		case <-silence.C:
 		}
 		if len(events) > 0 || !opened {
 			write := s.write
-			if last && s.final != nil {
-				write = s.final
+			if last && s.writeLast != nil {
+				write = s.writeLast
 			}
 			if err := write(events); err != nil {
-				s.fail(err)
+				s.failWrite(err)
 				return
 			}
 		}
 		if last {
 			return
 		}
-		silence.Reset(s.silent)
+		silence.Reset(s.keepAlive)
 	}
 }
 
 // takePending takes the pending events and leaves spare's memory for more. last says that there will be
 // none.
-func (s *stream) swap(spare []byte) (events []byte, last bool) {
+func (s *sseStream) takePending(spare []byte) (events []byte, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	events, s.mu.pending = s.mu.pending, spare[:0]
-	signal(s.room)
+	wakeUp(s.room)
 	return events, s.mu.closed
 }
 
-func (s *stream) fail(err error) {
+func (s *sseStream) failWrite(err error) {
 	s.mu.Lock()
 	s.mu.err = err
 	s.mu.Unlock()
-	s.broken(err)
+	s.onBroken(err)
 }
 
 // put adds whole events and keeps nothing of the slice. It waits while the client is too slow, and
 // returns the error of a write that failed. Only one goroutine calls it.
-func (s *stream) put(events []byte) error {
+func (s *sseStream) put(events []byte) error {
 	s.mu.Lock()
 	for s.mu.err == nil && len(s.mu.pending) >= maxPending {
 		s.mu.Unlock()
@@ -107,42 +107,42 @@ func (s *stream) put(events []byte) error {
 	defer s.mu.Unlock()
 	if s.mu.err == nil {
 		s.mu.pending = append(s.mu.pending, events...)
-		signal(s.wake)
+		wakeUp(s.wake)
 	}
 	return s.mu.err
 }
 
 // close writes what is pending, waits until run has returned, and returns the error of a write that
 // failed. It may be called again.
-func (s *stream) close() error {
+func (s *sseStream) close() error {
 	s.mu.Lock()
 	s.mu.closed = true
 	s.mu.Unlock()
-	signal(s.wake)
+	wakeUp(s.wake)
 	<-s.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	recycle(s.mu.pending)
+	recycleBuffer(s.mu.pending)
 	s.mu.pending = nil
 	return s.mu.err
 }
 
 // bufferPool holds memory for events, reused between answers.
-var scraps = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+var bufferPool = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
 // maxPooled bounds the size of a pooled buffer, in bytes.
-const maxScrap = 16 << 10
+const maxPooled = 16 << 10
 
 // recycleBuffer returns an unused buffer to the pool.
-func recycle(b []byte) {
-	if cap(b) > 0 && cap(b) <= maxScrap {
+func recycleBuffer(b []byte) {
+	if cap(b) > 0 && cap(b) <= maxPooled {
 		b = b[:0]
-		scraps.Put(&b)
+		bufferPool.Put(&b)
 	}
 }
 
 // wakeUp wakes the receiver of c; a signal already pending is enough.
-func signal(c chan struct{}) {
+func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

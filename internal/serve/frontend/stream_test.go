@@ -32,7 +32,7 @@ func (c *client) write(b []byte) error {
 func TestStreamCoalesces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &client{gate: make(chan error)}
-		s := newStream(time.Hour, c.write, func(error) {})
+		s := newSSEStream(time.Hour, c.write, func(error) {})
 		go s.run()
 		begun := time.Now()
 		put := func(event string) {
@@ -69,8 +69,8 @@ func TestStreamCoalesces(t *testing.T) {
 func TestStreamFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, end := &client{}, &client{}
-		s := newStream(time.Hour, c.write, func(error) {})
-		s.final = end.write
+		s := newSSEStream(time.Hour, c.write, func(error) {})
+		s.writeLast = end.write
 		go s.run()
 		synctest.Wait()
 		for _, event := range []string{"a", "b", "c"} {
@@ -95,7 +95,7 @@ func TestStreamHoldsTheWorker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := &client{gate: make(chan error)}
 			told := 0
-			s := newStream(time.Hour, c.write, func(error) { told++ })
+			s := newSSEStream(time.Hour, c.write, func(error) { told++ })
 			go s.run()
 			event := []byte(strings.Repeat("x", maxPending/4))
 			puts, put := 0, make(chan error)
@@ -177,7 +177,7 @@ func TestKeepAliveFindsTheClientGone(t *testing.T) {
 // TestStreamDoesNotAllocate: an event on its way through a stream allocates nothing once the two
 // buffers have grown.
 func TestStreamDoesNotAllocate(t *testing.T) {
-	s := newStream(time.Hour, func([]byte) error { return nil }, func(error) {})
+	s := newSSEStream(time.Hour, func([]byte) error { return nil }, func(error) {})
 	go s.run()
 	event := []byte(strings.Repeat("x", 200))
 	for range 1000 {

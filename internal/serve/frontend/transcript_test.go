@@ -78,7 +78,7 @@ func (w *world) workerCommand(d *datadriven.TestData) string {
 		d.ScanArgs(w.t, "refuse", &code)
 		s.refuse = map[string]error{
 			"overloaded": &fault.Error{Code: fault.Overloaded, Message: "worker is full", RetryAfter: 3 * time.Second},
-			"invalid":    fault.Param("prompt", "the prompt can never fit"),
+			"invalid":    fault.InvalidParam("prompt", "the prompt can never fit"),
 			"internal":   fault.New(fault.Internal, "the engine is broken"),
 			"plain":      errors.New("secret"),
 		}[code]
@@ -90,7 +90,7 @@ func (w *world) workerCommand(d *datadriven.TestData) string {
 				d.ScanArgs(w.t, key, field)
 			}
 		}
-		c.Guided = d.HasArg("guided")
+		c.StructuredOutput = d.HasArg("guided")
 		if d.HasArg("numerics") {
 			d.ScanArgs(w.t, "numerics", &c.Numerics)
 		}

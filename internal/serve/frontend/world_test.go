@@ -36,7 +36,7 @@ import (
 type world struct {
 	t        *testing.T
 	f        *Frontend
-	plane    *rpc.Mem
+	plane    *rpc.MemPlane
 	faulty   *rpc.FaultyPlane // the frontend's plane; without faults by default
 	router   *ledger
 	registry *registry
@@ -64,7 +64,7 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t:        t,
-			plane:    rpc.NewMem(),
+			plane:    rpc.NewMemPlane(),
 			registry: newRegistry(),
 			metrics:  obs.NewMetrics(),
 			log:      &bytes.Buffer{},
@@ -74,12 +74,12 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
-		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
+		w.faulty = rpc.WithFaults(w.plane, 1, rpc.CallFaults{})
 		deps := Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
-			Open:    func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
-			Log:     slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
-			OnModel: func(model, checksum string) { w.referred[model] = checksum },
+			OpenTokenizer: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
+			Log:           slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			OnModel:       func(model, checksum string) { w.referred[model] = checksum },
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},
@@ -155,7 +155,7 @@ func (w *world) worker(id kv.WorkerID, s *script, change ...func(*engine.Card)) 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
+	w.registry.set(disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
 	synctest.Wait()
 }
 
@@ -270,7 +270,7 @@ func (l *ledger) Availability(model string) route.Availability {
 	defer l.mu.Unlock()
 	var a route.Availability
 	for _, in := range l.w.registry.instances() {
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != model && !card.Serves(model) {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != model && !card.ServesAdapter(model) {
 			continue
 		}
 		if a.Workers++; l.mu.states[in.ID] == "" {
@@ -284,12 +284,12 @@ func (l *ledger) Availability(model string) route.Availability {
 }
 
 // Instances implements Router.
-func (l *ledger) Instances() []readiness.Instance {
+func (l *ledger) Instances() []readiness.InstanceStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []readiness.Instance
+	var all []readiness.InstanceStatus
 	for _, in := range l.w.registry.instances() {
-		all = append(all, readiness.Instance{WorkerID: in.ID, State: cmp.Or(l.mu.states[in.ID], engine.StateReady), Warnings: l.mu.warnings[in.ID]})
+		all = append(all, readiness.InstanceStatus{WorkerID: in.ID, State: cmp.Or(l.mu.states[in.ID], engine.StateReady), Warnings: l.mu.warnings[in.ID]})
 	}
 	return all
 }
@@ -336,7 +336,7 @@ func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.Serves(req.Model) {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.ServesAdapter(req.Model) {
 			continue
 		}
 		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil
@@ -349,7 +349,7 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 	return route.Explanation{Decision: d}, err
 }
 
-func (l *ledger) Failed(w kv.Worker, _ error) {
+func (l *ledger) ReportFailure(w kv.Worker, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.failed = append(l.mu.failed, w.ID)
@@ -362,7 +362,7 @@ func (l *ledger) failed() []kv.WorkerID {
 	return slices.Clone(l.mu.failed)
 }
 
-func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
+func (l *ledger) MarkPrefilled(id string, attempt uint32, cached int) {
 	from := []string{"reserved"}
 	if said, ok := l.note(id, attempt, cached); ok && said == engine.CachedUnknown && cached != said {
 		from = append(from, "prefilled")
@@ -390,7 +390,7 @@ func (l *ledger) said() map[string]int {
 	return maps.Clone(l.mu.cached)
 }
 
-func (l *ledger) Grown(id string, attempt uint32, tokens int) {
+func (l *ledger) RecordOutput(id string, attempt uint32, tokens int) {
 	l.move(id, attempt, "prefilled", "prefilled")
 	if tokens < 16 {
 		l.mu.Lock()
@@ -399,7 +399,7 @@ func (l *ledger) Grown(id string, attempt uint32, tokens int) {
 	}
 }
 
-func (l *ledger) Renew(id string, attempt uint32) {
+func (l *ledger) RenewReservation(id string, attempt uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.state[ledgerKey(id, attempt)] != "freed" { // otherwise the end was faster
@@ -414,7 +414,7 @@ func (l *ledger) renewed() int {
 	return l.mu.renewed
 }
 
-func (l *ledger) Free(id string, attempt uint32) {
+func (l *ledger) FreeReservation(id string, attempt uint32) {
 	l.move(id, attempt, "freed", "reserved", "prefilled")
 }
 

@@ -3,31 +3,31 @@ package router
 import (
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 )
 
 // feedSummary is the state of all feeds.
-type summary struct {
+type feedSummary struct {
 	lag     time.Duration // for how long the feed furthest behind has been lagging
-	states  [feed.Live + 1]int
+	states  [kvfeed.Live + 1]int
 	waiting int // feeds without any record
 	missing uint64
-	totals  feed.Totals
+	totals  kvfeed.Totals
 	counts  prefix.Counts
 }
 
 // summarizeFeeds reads the feeds of the workers that exist. Workers whose events cannot be used are not
 // counted.
-func (c *cache) summary() summary {
+func (c *cacheIndex) summarizeFeeds() feedSummary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, sum := c.now(), summary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
+	now, sum := c.now(), feedSummary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
 	for w, l := range c.mu.lives {
-		h, known := c.mu.tracker.Health(w)
+		h, known := c.mu.tracker.HealthOf(w)
 		switch {
-		case !l.publishes || c.mismatch(w) != 0:
+		case !l.publishes || c.mismatchedSizeLocked(w) != 0:
 		case !known:
 			sum.waiting++
 		default:
@@ -42,55 +42,55 @@ func (c *cache) summary() summary {
 }
 
 // workerCache is the state of one worker's cache.
-type holding struct {
-	feed     feed.Health
-	fed      bool // feed is valid
-	mismatch int  // see cacheIndex.mismatchedSizeLocked
-	blocks   int  // in the index
-	odd      oddities
+type workerCache struct {
+	feed           kvfeed.Health
+	hasFeed        bool // feed is valid
+	mismatchedSize int  // see cacheIndex.mismatchedSizeLocked
+	blocks         int  // in the index
+	anomalies      eventAnomalies
 }
 
 // workerCacheLocked returns the state of a worker's cache.
-func (c *cache) holding(w kv.Worker) holding {
-	h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
-	h.feed, h.fed = c.mu.tracker.Health(w)
+func (c *cacheIndex) workerCacheLocked(w kv.Worker) workerCache {
+	h := workerCache{mismatchedSize: c.mismatchedSizeLocked(w), blocks: c.mu.index.HeldBlocks(w)}
+	h.feed, h.hasFeed = c.mu.tracker.HealthOf(w)
 	if s := c.mu.sources[w]; s != nil {
-		h.odd = s.odd
+		h.anomalies = s.anomalies
 	}
 	return h
 }
 
 // workerCaches returns the cache states of the workers that exist, and their time.
-func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
+func (c *cacheIndex) workerCaches() (map[kv.Worker]workerCache, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[kv.Worker]holding, len(c.mu.lives))
+	all := make(map[kv.Worker]workerCache, len(c.mu.lives))
 	for w := range c.mu.lives {
-		all[w] = c.holding(w)
+		all[w] = c.workerCacheLocked(w)
 	}
 	return all, c.now()
 }
 
 // feedStates returns the state of the index and of all feeds ordered by worker, including workers that
 // discovery does not list, and their time.
-func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
+func (c *cacheIndex) feedStates() (prefix.Stats, []workerCache, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []holding
+	var all []workerCache
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		all = append(all, c.holding(h.Worker))
+		all = append(all, c.workerCacheLocked(h.Worker))
 	}
 	return c.mu.index.Stats(), all, c.now()
 }
 
-func (c *cache) stats() prefix.Stats {
+func (c *cacheIndex) indexStats() prefix.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.Stats()
 }
 
 // listHolders returns the workers in the index, in order.
-func (c *cache) holders() []kv.Worker {
+func (c *cacheIndex) listHolders() []kv.Worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.AppendWorkers(nil)
@@ -98,7 +98,7 @@ func (c *cache) holders() []kv.Worker {
 
 // appendHeld appends to dst the blocks of w. A dump calls it once per worker, so that records do not
 // wait long.
-func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+func (c *cacheIndex) appendHeld(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.AppendBlocks(dst, w)

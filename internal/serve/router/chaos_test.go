@@ -113,7 +113,7 @@ func (w *world) live() {
 // worsen draws the faults of the planes until the next call.
 func (w *world) worsen() {
 	most := func(p float64) float64 { return float64(w.rng.IntN(3)) / 2 * p }
-	w.bus.Set(bus.Faults{
+	w.bus.Set(bus.BusFaults{
 		Fail: most(0.3), Lose: most(0.1), Drop: most(0.2), Duplicate: most(0.4), Reorder: most(0.3),
 		Delay: time.Duration(w.rng.IntN(3)) * 60 * time.Millisecond,
 	})
@@ -122,7 +122,7 @@ func (w *world) worsen() {
 
 // harm occasionally causes a fault.
 func (w *world) harm() {
-	topic := bus.KVEvents("penstock", "backend")
+	topic := bus.KVEventsTopic("penstock", "backend")
 	for _, at := range w.routers {
 		switch {
 		case at.process != nil && at.dead.Load(): // within a snapshot
@@ -150,7 +150,7 @@ func (w *world) harm() {
 		case at.alive() && w.hits(0.002):
 			w.endWorker(at, (*process).end)
 		case at.alive() && w.hits(0.005): // a request for a resync that may be unnecessary
-			_ = w.store.Publish(w.t.Context(), bus.KVResync("penstock"), engine.WorkerKey(at.as()), nil)
+			_ = w.store.Publish(w.t.Context(), bus.KVResyncTopic("penstock"), engine.WorkerKey(at.as()), nil)
 		}
 	}
 	switch k := w.rng.IntN(2000); {
@@ -160,7 +160,7 @@ func (w *world) harm() {
 	case k < 14:
 		w.store.replace()
 	case k < 22:
-		if span, err := w.store.Span(w.t.Context(), topic); err == nil && span.Last >= span.First {
+		if span, err := w.store.DescribeTopic(w.t.Context(), topic); err == nil && span.Last >= span.First {
 			_ = w.store.Purge(w.t.Context(), topic, span.First+w.rng.Uint64N(span.Last-span.First+2))
 		}
 	}
@@ -168,7 +168,7 @@ func (w *world) harm() {
 
 // mend ends all faults.
 func (w *world) mend() {
-	w.bus.Set(bus.Faults{})
+	w.bus.Set(bus.BusFaults{})
 	w.archive.Set(bus.ArchiveFaults{})
 	w.store.set(false)
 	for _, at := range w.routers {
@@ -196,7 +196,7 @@ func (w *world) mend() {
 // describeAll makes all workers describe their caches, so that all of the pool is reported.
 func (w *world) describeAll() {
 	for _, at := range w.workers {
-		if err := w.store.Publish(w.t.Context(), bus.KVResync("penstock"), engine.WorkerKey(at.as()), nil); err != nil {
+		if err := w.store.Publish(w.t.Context(), bus.KVResyncTopic("penstock"), engine.WorkerKey(at.as()), nil); err != nil {
 			w.t.Fatal(err)
 		}
 	}

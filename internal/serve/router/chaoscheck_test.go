@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/core/feed"
+	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
-	"penstock/core/slots"
 )
 
 // checkNow states what holds at any time, under any faults:
@@ -33,7 +33,7 @@ func (w *world) checkNow() {
 	}
 }
 
-func (w *world) checkCache(c *cache) error {
+func (w *world) checkCache(c *cacheIndex) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, err := range []error{c.mu.index.Check(), c.mu.tracker.Check(), c.mu.pools.Check()} {
@@ -43,11 +43,11 @@ func (w *world) checkCache(c *cache) error {
 	}
 	own := map[kv.Worker][]prefix.Block{} // of the workers that may be matched
 	for _, at := range w.workers {
-		h, known := c.mu.tracker.Health(at.as())
+		h, known := c.mu.tracker.HealthOf(at.as())
 		blocks := c.mu.index.AppendBlocks(nil, at.as())
 		got := seqsOf(blocks)
 		var want []kv.SeqHash
-		if known && h.State != feed.Doubt && h.LastSeq > 0 {
+		if known && h.State != kvfeed.Resyncing && h.LastSeq > 0 {
 			l := w.life(at.as(), h.Epoch)
 			if l == nil || h.LastSeq > uint64(len(l.events)) {
 				return fmt.Errorf("worker %d is at event %d of life %d, which it has not told", at.id, h.LastSeq, h.Epoch)
@@ -60,14 +60,14 @@ func (w *world) checkCache(c *cache) error {
 		if l, known := c.mu.lives[at.as()]; known && h.Epoch < l.epoch && len(got) > 0 {
 			return fmt.Errorf("worker %d: %d blocks of life %d, and it is in life %d", at.id, len(got), h.Epoch, l.epoch)
 		}
-		if known && h.State == feed.Live {
+		if known && h.State == kvfeed.Live {
 			own[at.as()] = blocks
 		}
 	}
 	var m prefix.Match
 	pooled := map[kv.SeqHash]bool{}
 	for _, p := range w.prompts {
-		c.match(&m, p.chain, nil)
+		c.matchPrefix(&m, p.chain, nil)
 		for _, o := range m.AppendOverlaps(nil) {
 			held, trusted := own[o.Worker]
 			n := 0
@@ -94,9 +94,9 @@ func (w *world) checkCache(c *cache) error {
 // mayBePooled reports whether the last event of any worker about the block, as far as the router of c
 // knows, says that it is in the pool. For an epoch whose end the router has not received, and for one
 // that it has forgotten, any event may be the last one.
-func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
+func (w *world) mayBePooled(c *cacheIndex, seq kv.SeqHash) bool {
 	for _, at := range w.workers {
-		h, known := c.mu.tracker.Health(at.as())
+		h, known := c.mu.tracker.HealthOf(at.as())
 		for _, l := range w.told[at.as()] {
 			switch {
 			case !known || l.epoch != h.Epoch:
@@ -105,7 +105,7 @@ func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 						return true
 					}
 				}
-			case h.State == feed.Live && l.said(seq, h.LastSeq) == kv.Pooled:
+			case h.State == kvfeed.Live && l.said(seq, h.LastSeq) == kv.Pooled:
 				return true
 			}
 		}
@@ -114,9 +114,9 @@ func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 }
 
 // words lists the events of workers about a block.
-func (w *world) words(c *cache, seq kv.SeqHash) (all string) {
+func (w *world) words(c *cacheIndex, seq kv.SeqHash) (all string) {
 	for _, at := range w.workers {
-		h, _ := c.mu.tracker.Health(at.as())
+		h, _ := c.mu.tracker.HealthOf(at.as())
 		all += fmt.Sprintf("\n\tworker %d %v at event %d of life %d:", at.id, h.State, h.LastSeq, h.Epoch)
 		for _, l := range w.told[at.as()] {
 			for i := range l.events {
@@ -169,14 +169,14 @@ func (w *world) healed(at *chaosRouter, all bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, wk := range w.workers {
-		h, _ := c.mu.tracker.Health(wk.as())
+		h, _ := c.mu.tracker.HealthOf(wk.as())
 		var want []kv.SeqHash
 		for _, b := range wk.engine.cache {
 			want = append(want, b.seq)
 		}
 		slices.Sort(want)
 		l := w.life(wk.as(), wk.epoch)
-		if got := seqsOf(c.mu.index.AppendBlocks(nil, wk.as())); h.State != feed.Live || h.LastSeq != uint64(len(l.events)) || !slices.Equal(got, want) {
+		if got := seqsOf(c.mu.index.AppendBlocks(nil, wk.as())); h.State != kvfeed.Live || h.LastSeq != uint64(len(l.events)) || !slices.Equal(got, want) {
 			return fmt.Errorf("worker %d holds %d blocks at event %d of life %d; known are %d: %+v", wk.id, len(want), len(l.events), wk.epoch, len(got), h)
 		}
 	}
@@ -188,7 +188,7 @@ func (w *world) healed(at *chaosRouter, all bool) error {
 
 // agreesOnPool compares the pool index of a router, and the matches that it allows, with the pool. The
 // caller holds the locks.
-func (w *world) agreesOnPool(c *cache, all bool) error {
+func (w *world) agreesOnPool(c *cacheIndex, all bool) error {
 	there := w.inPool()
 	known := map[kv.SeqHash]bool{}
 	for _, p := range w.prompts {
@@ -209,7 +209,7 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 	}
 	var m prefix.Match
 	for _, p := range w.prompts {
-		c.match(&m, p.chain, &kv.MoEQuery{Layer: 1, Experts: []uint32{1}, Fallback: true})
+		c.matchPrefix(&m, p.chain, &kv.MoEQuery{Layer: 1, Experts: []uint32{1}, Fallback: true})
 		found := map[kv.Worker]kv.Overlap{}
 		for _, o := range m.AppendOverlaps(nil) {
 			found[o.Worker] = o
@@ -237,8 +237,8 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 // inPool returns the contents of the pool. The caller holds the engines' lock.
 func (w *world) inPool() map[kv.SeqHash]bool {
 	there := map[kv.SeqHash]bool{}
-	member := w.pool.Join(kv.Worker{ID: 1000})
-	defer member.Leave()
+	member := w.pool.AddMember(kv.Worker{ID: 1000})
+	defer member.Detach()
 	for _, p := range w.prompts {
 		for _, seq := range p.chain {
 			there[seq] = member.Has(seq)
@@ -250,7 +250,7 @@ func (w *world) inPool() map[kv.SeqHash]bool {
 // agreesOnRequests compares the load that a router counts with the existing requests. The caller holds
 // the engines' and the cache's lock.
 func (w *world) agreesOnRequests(at *chaosRouter) error {
-	want := map[kv.Worker]slots.Load{}
+	want := map[kv.Worker]activeseq.Load{}
 	own := map[kv.Worker]int{}
 	for _, s := range w.active {
 		l := want[s.worker]
@@ -268,8 +268,8 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	}
 	p := r.mu.names["m"]
 	for _, wk := range w.workers {
-		got := p.active.Load(wk.as()).Requests
-		if others := p.active.Others(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
+		got := p.active.LoadOf(wk.as()).Requests
+		if others := p.active.OthersShare(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
 			return fmt.Errorf("worker %d: %d requests, %d of them of others; there are %d, and %d are its own", wk.id, got, others, want[wk.as()].Requests, own[wk.as()])
 		}
 	}
@@ -277,12 +277,12 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 }
 
 // loads returns the load that a router counts on each worker.
-func (w *world) loads(at *chaosRouter) (all [worldWorkers]slots.Load) {
+func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	r := at.router
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, wk := range w.workers {
-		all[i] = r.mu.names["m"].active.Load(wk.as())
+		all[i] = r.mu.names["m"].active.LoadOf(wk.as())
 	}
 	return all
 }

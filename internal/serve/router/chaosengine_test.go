@@ -46,7 +46,7 @@ func newScripted(world *sync.Mutex, member *sim.PoolMember) *scripted {
 }
 
 // Card implements engine.Engine.
-func (e *scripted) Card() engine.Card { return servetest.Card("m") }
+func (e *scripted) Card() engine.Card { return servetest.ModelCard("m") }
 
 // Run implements engine.Engine.
 func (e *scripted) Run(ctx context.Context) error {
@@ -96,7 +96,7 @@ func (e *scripted) take(w *watching) []kv.Event {
 			out = append(out, b.event())
 		}
 		if e.member != nil {
-			out = e.member.Describe(out)
+			out = e.member.AppendContents(out)
 		}
 	}
 	w.events, w.lost = nil, false
@@ -157,17 +157,17 @@ func (e *scripted) store(p *prompt, n int) {
 		events = append(events, b.event())
 	}
 	e.tell(events...)
-	if copied := e.member.Offer(events); len(copied) > 0 {
+	if copied := e.member.StartCopies(events); len(copied) > 0 {
 		e.copying = append(e.copying, copied...)
-		e.tell(e.member.Moved(nil, kv.InTransit, copied)...)
+		e.tell(e.member.AppendMoved(nil, kv.InTransit, copied)...)
 	}
 }
 
 // finish completes all copies. The caller holds the lock, and makes all members report evictions from
 // the pool.
 func (e *scripted) finish() {
-	e.member.End(e.copying)
-	e.tell(e.member.Moved(nil, kv.Pooled, e.copying)...)
+	e.member.FinishCopies(e.copying)
+	e.tell(e.member.AppendMoved(nil, kv.Pooled, e.copying)...)
 	e.copying = nil
 }
 
@@ -193,6 +193,6 @@ func (e *scripted) clear() {
 
 // stop ends the engine's membership in the pool. The caller holds the lock.
 func (e *scripted) stop() {
-	e.member.Leave()
+	e.member.Detach()
 	e.member, e.copying = nil, nil
 }

@@ -17,7 +17,7 @@ import (
 type storage struct {
 	mu struct {
 		sync.Mutex
-		bus     *bus.Mem
+		bus     *bus.MemBus
 		away    bool
 		changed chan struct{} // closed at the next change
 	}
@@ -25,7 +25,7 @@ type storage struct {
 
 func newStorage() *storage {
 	s := &storage{}
-	s.mu.bus, s.mu.changed = bus.NewMem(), make(chan struct{})
+	s.mu.bus, s.mu.changed = bus.NewMemBus(), make(chan struct{})
 	return s
 }
 
@@ -42,13 +42,13 @@ func (s *storage) set(away bool) {
 func (s *storage) replace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.bus = bus.NewMem()
+	s.mu.bus = bus.NewMemBus()
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }
 
 // here returns the store, nil while it is unreachable, and a channel which is closed when that changes.
-func (s *storage) here() (*bus.Mem, <-chan struct{}) {
+func (s *storage) here() (*bus.MemBus, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.away {
@@ -68,13 +68,13 @@ func (s *storage) Publish(ctx context.Context, t bus.Topic, key string, data []b
 	return b.Publish(ctx, t, key, data)
 }
 
-// Span implements bus.Bus.
-func (s *storage) Span(ctx context.Context, t bus.Topic) (bus.Span, error) {
+// DescribeTopic implements bus.Bus.
+func (s *storage) DescribeTopic(ctx context.Context, t bus.Topic) (bus.TopicState, error) {
 	b, _ := s.here()
 	if b == nil {
-		return bus.Span{}, errAway
+		return bus.TopicState{}, errAway
 	}
-	return b.Span(ctx, t)
+	return b.DescribeTopic(ctx, t)
 }
 
 // Purge implements bus.Bus.
@@ -89,7 +89,7 @@ func (s *storage) Purge(ctx context.Context, t bus.Topic, below uint64) error {
 // Subscribe implements bus.Bus: it continues at its position when the store is reachable again, and at
 // the start of a replaced one.
 func (s *storage) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
-	var last *bus.Mem
+	var last *bus.MemBus
 	next := from
 	for ctx.Err() == nil {
 		b, changed := s.here()

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine/sim"
 	"penstock/internal/obs"
@@ -35,7 +35,7 @@ type world struct {
 	bus      *bus.FaultyBus
 	archive  *bus.FaultyArchive
 	registry *servetest.Registry
-	calls    *rpc.Mem
+	calls    *rpc.MemPlane
 	prompts  []*prompt
 
 	workers [worldWorkers]*chaosWorker
@@ -86,10 +86,10 @@ func (r *chaosRouter) alive() bool { return r.process != nil && !r.dead.Load() }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMem(),
+		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMemPlane(),
 		archive: bus.NewFaultyArchive(bus.NewMemArchive(), seed, bus.ArchiveFaults{}), told: map[kv.Worker][]*story{},
 	}
-	w.bus = bus.Faulty(w.store, seed, bus.Faults{})
+	w.bus = bus.WithFaults(w.store, seed, bus.BusFaults{})
 	var err error
 	if w.pool, err = sim.NewPool(3, worldPool); err != nil {
 		t.Fatal(err)
@@ -124,8 +124,8 @@ func (w *world) makePrompts() {
 					p.tokens[i] += kv.Token(100_000 * (tail + 1))
 				}
 			}
-			p.blocks = h.Blocks(nil, p.tokens, nil)
-			p.chain = h.Chain(nil, p.tokens, nil)
+			p.blocks = h.AppendBlockHashes(nil, p.tokens, nil)
+			p.chain = h.AppendSeqHashes(nil, p.tokens, nil)
 			w.prompts = append(w.prompts, p)
 		}
 	}
@@ -144,11 +144,11 @@ func (w *world) startWorker(at *chaosWorker) {
 	own := at.process
 	account := &story{epoch: at.epoch}
 	w.engines.Lock()
-	at.engine = newScripted(&w.engines, w.pool.Join(at.as()))
+	at.engine = newScripted(&w.engines, w.pool.AddMember(at.as()))
 	w.told[at.as()] = append(w.told[at.as()], account)
 	w.tellPool()
 	w.engines.Unlock()
-	topic := bus.KVEvents("penstock", "backend")
+	topic := bus.KVEventsTopic("penstock", "backend")
 	own.tap = func(t bus.Topic, data []byte) {
 		if t == topic {
 			w.engines.Lock()
@@ -195,8 +195,8 @@ func (w *world) expire(at *chaosWorker, epoch uint64) {
 // lock.
 func (w *world) tellPool() {
 	for _, at := range w.workers {
-		if e := at.engine; e != nil && e.member != nil && e.member.Waits() {
-			e.tell(e.member.News(nil)...)
+		if e := at.engine; e != nil && e.member != nil && e.member.HasPending() {
+			e.tell(e.member.AppendPending(nil)...)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.steps.Store(steps)
 	cfg := Config{
 		Sync: true, TrackOutput: true,
-		Snapshots: Snapshots{Threshold: 20, Look: time.Second, Interval: 5 * time.Second},
+		Snapshots: SnapshotPolicy{Threshold: 20, Look: time.Second, Interval: 5 * time.Second},
 	}
 	r, err := New(cfg, Planes{
 		Bus: ownBus{w.bus, at.process}, Registry: ownRegistry{w.registry, at.process}, RPC: w.calls,
@@ -281,12 +281,12 @@ func (w *world) send(at *chaosRouter) {
 // prefill marks the prompt of a request as computed.
 func (w *world) prefill(s *errand) {
 	s.filled = true
-	s.router.router.Prefilled(s.id, 1, 0)
+	s.router.router.MarkPrefilled(s.id, 1, 0)
 }
 
 // free ends a request.
 func (w *world) free(s *errand) {
-	s.router.router.Free(s.id, 1)
+	s.router.router.FreeReservation(s.id, 1)
 	w.active = slices.DeleteFunc(w.active, func(o *errand) bool { return o == s })
 }
 
@@ -300,8 +300,8 @@ type story struct {
 
 // add records a record at its first publication.
 func (l *story) add(t *testing.T, data []byte) {
-	var rec feed.Record
-	if err := feed.DecodeRecord(&rec, data); err != nil {
+	var rec kvfeed.Record
+	if err := kvfeed.DecodeRecord(&rec, data); err != nil {
 		t.Error(err)
 		return
 	}
@@ -328,7 +328,7 @@ func (l *story) at(n uint64) []kv.SeqHash {
 		case kv.Stored:
 			seq := ev.Parent
 			for i, b := range ev.Blocks {
-				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 				set[holdingOf{seq, ev.Tier}] = true
 			}
 		case kv.Removed:

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/health"
+	"penstock/core/kvfeed"
+	"penstock/core/poolindex"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 	"penstock/core/route"
 	"penstock/core/route/queue"
 )
@@ -25,8 +25,8 @@ type Config struct {
 	// Queue configures the queue of waiting requests; Route.QueueThreshold says when requests wait.
 	Queue     queue.Config
 	Index     prefix.Config
-	Feed      feed.Config
-	Residency residency.Config
+	Feed      kvfeed.Config
+	Residency poolindex.Config
 	Health    health.Config
 	// NoKVEvents turns cache events off: the router predicts what is cached from what it sent, for two
 	// minutes, corrected by the cached tokens that workers report.
@@ -50,7 +50,7 @@ type Config struct {
 	// Decisions is the number of requests whose decisions are kept.
 	Decisions int
 	// Snapshots says when the cache state is written to the archive.
-	Snapshots Snapshots
+	Snapshots SnapshotPolicy
 	// MaxBodyBytes bounds the body of an API call. MaxCalls bounds the calls with a body in progress;
 	// one more is refused as Overloaded.
 	MaxBodyBytes int64
@@ -58,7 +58,7 @@ type Config struct {
 }
 
 // SnapshotPolicy says when a router writes snapshots, and what it does with existing ones.
-type Snapshots struct {
+type SnapshotPolicy struct {
 	// Threshold is the number of messages of the event stream after which a snapshot is due; 0 writes
 	// none and only restores the snapshots of other routers.
 	Threshold uint64
@@ -67,7 +67,7 @@ type Snapshots struct {
 	// Look is how often the router checks whether a snapshot is due.
 	Look time.Duration
 	// Reset says what happens to the states of earlier routers at the start.
-	Reset Reset
+	Reset ResetMode
 }
 
 // EnsureDefaults fills in what is not set.
@@ -128,7 +128,7 @@ func (c *Config) Validate() error {
 	if c.Snapshots.Interval < 0 || c.Snapshots.Look < 0 {
 		errs = append(errs, errors.New("router: the times between snapshots and between looks must be positive"))
 	}
-	if r := c.Snapshots.Reset; r != Keep && r != Alone && r != Force {
+	if r := c.Snapshots.Reset; r != ResetNever && r != ResetIfAlone && r != ResetForce {
 		errs = append(errs, fmt.Errorf("router: states cannot be reset in the way %.20q", r))
 	}
 	if c.MaxBodyBytes < 1 {

@@ -17,24 +17,24 @@ const maxAttempts = 32
 
 // decisionLog keeps the decisions of the most recent requests. When it is full a new request replaces
 // the oldest one and reuses its memory.
-type decisions struct {
+type decisionLog struct {
 	mu struct {
 		sync.Mutex
-		byID map[string]*remembered
-		ring []*remembered // in order of arrival; oldest at next once full
+		byID map[string]*loggedRequest
+		ring []*loggedRequest // in order of arrival; oldest at next once full
 		next int
 	}
 }
 
 // loggedRequest is the record of one request.
-type remembered struct {
+type loggedRequest struct {
 	id, model string
-	attempts  []attempted
+	attempts  []loggedAttempt
 }
 
 // loggedAttempt is the record of an attempt. Times are zero and token counts tokensUnknown until they
 // are reported.
-type attempted struct {
+type loggedAttempt struct {
 	number               uint32
 	prompt               int
 	decision             route.Decision
@@ -43,18 +43,18 @@ type attempted struct {
 	err                  string
 }
 
-const unsaid = -1
+const tokensUnknown = -1
 
 // decisionsAnswer is the JSON of GET /v1/router/decisions.
-type decided struct {
-	RequestID string           `json:"request_id"`
-	Model     string           `json:"model"`
-	Attempts  []decidedAttempt `json:"attempts"`
+type decisionsAnswer struct {
+	RequestID string            `json:"request_id"`
+	Model     string            `json:"model"`
+	Attempts  []decisionAttempt `json:"attempts"`
 	// Behind holds the decisions of the router processes which the request was sent to.
-	Behind []behindAnswer `json:"behind,omitempty"`
+	Behind []nestedAnswer `json:"behind,omitempty"`
 }
 
-type decidedAttempt struct {
+type decisionAttempt struct {
 	Attempt       uint32     `json:"attempt"`
 	DecidedAt     time.Time  `json:"decided_at"`
 	PromptTokens  int        `json:"prompt_tokens"`
@@ -73,16 +73,16 @@ type decidedAttempt struct {
 	Error     string     `json:"error,omitempty"` // code: why no worker was chosen
 }
 
-func (d *decisions) init(size int) {
-	d.mu.byID = make(map[string]*remembered)
-	d.mu.ring = make([]*remembered, 0, size)
+func (d *decisionLog) initialize(size int) {
+	d.mu.byID = make(map[string]*loggedRequest)
+	d.mu.ring = make([]*loggedRequest, 0, size)
 }
 
 // recordDecision records one decision, or with err that there was none.
-func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, at time.Time) {
-	a := attempted{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: unsaid, reported: unsaid}
+func (d *decisionLog) recordDecision(req *route.Request, dec *route.Decision, err error, at time.Time) {
+	a := loggedAttempt{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: tokensUnknown, reported: tokensUnknown}
 	if err != nil {
-		a.err = fault.Of(err).String()
+		a.err = fault.CodeOf(err).String()
 	} else {
 		a.predicted = dec.CachedTokens(len(req.Tokens))
 	}
@@ -90,7 +90,7 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	defer d.mu.Unlock()
 	e := d.mu.byID[req.ID]
 	if e == nil {
-		e = d.add(req.ID)
+		e = d.addRequestLocked(req.ID)
 	}
 	e.model = req.Model
 	if last := len(e.attempts) - 1; last >= 0 && e.attempts[last].err != "" && e.attempts[last].number == req.Attempt {
@@ -104,16 +104,16 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 }
 
 // addRequestLocked adds a record in the place of the oldest one.
-func (d *decisions) add(id string) *remembered {
-	var e *remembered
+func (d *decisionLog) addRequestLocked(id string) *loggedRequest {
+	var e *loggedRequest
 	if len(d.mu.ring) < cap(d.mu.ring) {
-		e = &remembered{id: id}
+		e = &loggedRequest{id: id}
 		d.mu.ring = append(d.mu.ring, e)
 	} else {
 		e = d.mu.ring[d.mu.next]
 		delete(d.mu.byID, e.id)
 		clear(e.attempts)
-		*e = remembered{id: id, attempts: e.attempts[:0]}
+		*e = loggedRequest{id: id, attempts: e.attempts[:0]}
 		d.mu.next = (d.mu.next + 1) % len(d.mu.ring)
 	}
 	d.mu.byID[id] = e
@@ -122,31 +122,31 @@ func (d *decisions) add(id string) *remembered {
 
 // recordPrefill records when the prompt was computed, zero if unknown, and how many of its tokens were
 // cached, tokensUnknown if unknown.
-func (d *decisions) prefilled(id string, attempt uint32, reported int, at time.Time) {
+func (d *decisionLog) recordPrefill(id string, attempt uint32, reported int, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.find(id, attempt)
+	a := d.findAttemptLocked(id, attempt)
 	if a == nil {
 		return
 	}
 	if a.prefilled.IsZero() {
 		a.prefilled = at
 	}
-	if reported != unsaid {
+	if reported != tokensUnknown {
 		a.reported = reported
 	}
 }
 
-func (d *decisions) freed(id string, attempt uint32, at time.Time) {
+func (d *decisionLog) recordFree(id string, attempt uint32, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.find(id, attempt); a != nil && a.freed.IsZero() && a.err == "" {
+	if a := d.findAttemptLocked(id, attempt); a != nil && a.freed.IsZero() && a.err == "" {
 		a.freed = at
 	}
 }
 
 // findAttemptLocked returns the newest record of an attempt, or nil.
-func (d *decisions) find(id string, attempt uint32) *attempted {
+func (d *decisionLog) findAttemptLocked(id string, attempt uint32) *loggedAttempt {
 	e := d.mu.byID[id]
 	if e == nil {
 		return nil
@@ -160,26 +160,26 @@ func (d *decisions) find(id string, attempt uint32) *attempted {
 }
 
 // findRequest returns a copy of the record of a request.
-func (d *decisions) get(id string) (decided, error) {
+func (d *decisionLog) findRequest(id string) (decisionsAnswer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.mu.byID[id]
 	if e == nil {
 		err := fault.New(fault.NotFound, "no decision is remembered for this request id; the last %d requests are", cap(d.mu.ring))
 		err.Param = "request_id"
-		return decided{}, err
+		return decisionsAnswer{}, err
 	}
-	out := decided{RequestID: e.id, Model: e.model}
+	out := decisionsAnswer{RequestID: e.id, Model: e.model}
 	for i := range e.attempts {
-		out.Attempts = append(out.Attempts, e.attempts[i].row())
+		out.Attempts = append(out.Attempts, e.attempts[i].jsonRow())
 	}
 	return out, nil
 }
 
 // collectDecisions returns the records of a request, here and at the router processes that it was sent
 // to. A request which another router sent there is found only there.
-func (r *Router) decided(ctx context.Context, id string, depth int) (decided, error) {
-	d, err := r.decisions.get(id)
+func (r *Router) collectDecisions(ctx context.Context, id string, depth int) (decisionsAnswer, error) {
+	d, err := r.decisions.findRequest(id)
 	q := engine.Inspection{Call: engine.InspectDecisions, RequestID: id}
 	if err == nil {
 		var ids []kv.WorkerID
@@ -197,30 +197,30 @@ func (r *Router) decided(ctx context.Context, id string, depth int) (decided, er
 	if len(d.Behind) == 0 {
 		return d, err
 	}
-	d.RequestID, d.Attempts = id, []decidedAttempt{}
+	d.RequestID, d.Attempts = id, []decisionAttempt{}
 	return d, nil
 }
 
 // jsonRow returns the JSON of a.
-func (a *attempted) row() decidedAttempt {
+func (a *loggedAttempt) jsonRow() decisionAttempt {
 	d := &a.decision
-	return decidedAttempt{
+	return decisionAttempt{
 		Attempt: a.number, DecidedAt: a.at.UTC(), PromptTokens: a.prompt,
 		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Mode: d.Mode,
 		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
-		PrefilledAt: said(a.prefilled), Predicted: count(a.predicted), Reported: count(a.reported), FreedAt: said(a.freed), Error: a.err,
+		PrefilledAt: timeOrNil(a.prefilled), Predicted: tokensOrNil(a.predicted), Reported: tokensOrNil(a.reported), FreedAt: timeOrNil(a.freed), Error: a.err,
 	}
 }
 
-func said(at time.Time) *time.Time {
+func timeOrNil(at time.Time) *time.Time {
 	if at.IsZero() {
 		return nil
 	}
 	return new(at.UTC())
 }
 
-func count(tokens int) *int {
-	if tokens == unsaid {
+func tokensOrNil(tokens int) *int {
+	if tokens == tokensUnknown {
 		return nil
 	}
 	return &tokens

@@ -125,7 +125,7 @@ func (c *cluster) routedTo(n int) map[kv.WorkerID]int {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		c.router.Free(id, 1)
+		c.router.FreeReservation(id, 1)
 		got[d.Worker.ID]++
 	}
 	return got
@@ -144,7 +144,7 @@ func TestWithoutStore(t *testing.T) {
 			for id := range kv.WorkerID(3) {
 				c.startWorker(id+1, 1)
 			}
-			c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}})
+			c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 			ins := c.doubt()
 			<-time.After(time.Hour)
 			if got := c.routedTo(30); len(got) != 3 {
@@ -206,14 +206,14 @@ func TestFailedCallQuarantines(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, code := range []fault.Code{fault.Overloaded, fault.Limited} {
-			c.router.Failed(req.Pin, fault.New(code, "not now"))
+			c.router.ReportFailure(req.Pin, fault.New(code, "not now"))
 			if got := c.routedTo(10); got[1] != 5 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
 		}
 		for _, code := range []fault.Code{fault.Unavailable, fault.Deadline} {
 			net.set(addr, hung)
-			c.router.Failed(req.Pin, fault.New(code, "it broke"))
+			c.router.ReportFailure(req.Pin, fault.New(code, "it broke"))
 			synctest.Wait() // a ping is in flight
 			if got := c.routedTo(10); got[1] != 0 {
 				t.Errorf("after %v requests go to %v", code, got)
@@ -228,14 +228,14 @@ func TestFailedCallQuarantines(t *testing.T) {
 			}
 			<-time.After(time.Minute)
 		}
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
 		if row := c.workers()[1]; row.Load.ActiveRequests != 0 || row.State != "ready" {
 			t.Errorf("%+v", row)
 		}
 		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 2`)
 		wantLine(t, c, `penstock_router_failed_calls_total{code="unavailable"} 1`)
 		wantLine(t, c, `penstock_router_quarantined_workers 0`)
-		c.router.Failed(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
+		c.router.ReportFailure(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
 	})
 }
 
@@ -251,11 +251,11 @@ func TestLastResort(t *testing.T) {
 		addr := c.registry.Instances()[0].Addr
 		ask := func() error {
 			_, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
-			c.router.Free("a", 1)
+			c.router.FreeReservation("a", 1)
 			return err
 		}
 		net.set(addr, hung)
-		c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+		c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 		if err := ask(); err != nil {
 			t.Errorf("suspected: %v", err)
 		}
@@ -279,7 +279,7 @@ func TestLastResort(t *testing.T) {
 		}
 		// A connection to a healthy worker broke: that has no effect.
 		for range 100 {
-			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+			c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 			if err := ask(); err != nil {
 				t.Fatalf("suspected: %v", err)
 			}
@@ -318,7 +318,7 @@ func TestWhoeverAnswers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
 			defer c.startRouter(router.Config{})()
-			meta, err := engine.EncodeCard(servetest.Card("m"))
+			meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,9 +327,9 @@ func TestWhoeverAnswers(t *testing.T) {
 					return tt.pong(send)
 				}, nil)
 			})()
-			c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 5, Namespace: "penstock", Component: "backend", Addr: "here", Meta: meta})
+			c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 5, Namespace: "penstock", Component: "backend", Addr: "here", Meta: meta})
 			synctest.Wait()
-			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+			c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 			<-time.After(3 * time.Second)
 			_, err = c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
 			if back := err == nil; back != tt.back {
@@ -365,7 +365,7 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 			t.Errorf("%d pings", n)
 		}
 		// Its reports stop: it is alive, and pings show that.
-		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}})
+		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 		<-time.After(time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n < 8 || n > 12 {
 			t.Errorf("%d pings in a minute without reports", n)
@@ -386,7 +386,7 @@ func TestUnansweredPing(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		net.set(c.registry.Instances()[0].Addr, hung)
-		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
+		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
 		<-time.After(time.Minute)
 		if said := c.said.String(); !strings.Contains(said, "no answer to a ping within 1s") || strings.Contains(said, "context deadline") {
 			t.Errorf("the log says %s", said)
@@ -401,7 +401,7 @@ func TestPingsAreBounded(t *testing.T) {
 		c := newCluster(t)
 		net := newNetwork(c.rpc)
 		defer c.startRouterOver(net, router.Config{})()
-		meta, err := engine.EncodeCard(servetest.Card("m"))
+		meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +410,7 @@ func TestPingsAreBounded(t *testing.T) {
 			addr := fmt.Sprint("worker-", id+1)
 			net.set(addr, hung)
 			c.registry.Set(disco.Instance{
-				Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Meta: meta, Unconfirmed: true,
+				Kind: disco.KindWorker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Meta: meta, Unconfirmed: true,
 			})
 		}
 		<-time.After(20 * time.Second)
@@ -419,7 +419,7 @@ func TestPingsAreBounded(t *testing.T) {
 			t.Errorf("%d pings were out at once", most)
 		}
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
-		if fault.Of(err) != fault.Unavailable || err == nil {
+		if fault.CodeOf(err) != fault.Unavailable || err == nil {
 			t.Errorf("with all workers hung: %v", err)
 		}
 		defer c.run("server", func(ctx context.Context) error {

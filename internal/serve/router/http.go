@@ -34,12 +34,12 @@ func (r *Router) Handler() http.Handler {
 	} {
 		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method != e.method && (e.method != http.MethodGet || req.Method != http.MethodHead) {
-				openai.RefuseMethod(w, req, e.method)
+				openai.WriteMethodNotAllowed(w, req, e.method)
 				return
 			}
 			serve := e.serve
 			if e.method == http.MethodPost {
-				serve = r.bounded(serve)
+				serve = r.limitCalls(serve)
 			}
 			if err := serve(w, req); err != nil {
 				r.refuse(w, req, err)
@@ -47,7 +47,7 @@ func (r *Router) Handler() http.Handler {
 		})
 	}
 	mux.HandleFunc(busyThreshold, func(w http.ResponseWriter, req *http.Request) {
-		if err := r.bounded(r.serveBusy)(w, req); err != nil {
+		if err := r.limitCalls(r.serveBusyThreshold)(w, req); err != nil {
 			r.refuse(w, req, err)
 		}
 	})
@@ -58,7 +58,7 @@ func (r *Router) Handler() http.Handler {
 }
 
 // limitCalls bounds the concurrent calls of serve by MaxCalls, together with all other limited calls.
-func (r *Router) bounded(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+func (r *Router) limitCalls(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
 		defer r.calls.Add(-1)
 		if r.calls.Add(1) > int64(r.cfg.MaxCalls) {
@@ -77,19 +77,19 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	if req.Context().Err() != nil {
 		err = fault.New(fault.Canceled, "the client went away")
 	}
-	if fault.Of(err) == fault.Internal {
+	if fault.CodeOf(err) == fault.Internal {
 		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
 	}
-	bound(http.NewResponseController(w)) // the call may have waited long
+	extendWriteDeadline(http.NewResponseController(w)) // the call may have waited long
 	openai.WriteError(w, err)
 }
 
 // rowsAnswer is the JSON of a table.
-type rows[T any] struct {
+type rowsAnswer[T any] struct {
 	Rows []T `json:"rows"`
 }
 
-func rowsOf[T any](table []T) rows[T] { return rows[T]{table} }
+func newRowsAnswer[T any](table []T) rowsAnswer[T] { return rowsAnswer[T]{table} }
 
 func writeJSON(w http.ResponseWriter, v any) error {
 	b, err := json.Marshal(v)
@@ -101,7 +101,7 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
+func formatHex(v uint64) string { return fmt.Sprintf("%016x", v) }
 
 // readJSON decodes the whole body into v. Fields which v does not have, and anything after the object,
 // are client errors.
@@ -139,13 +139,13 @@ func explainJSON(err error) error {
 			return fault.New(fault.Invalid, "the body must be a JSON object")
 		}
 		kind, _, _ := strings.Cut(wrongType.Value, " ") // the rest is the value
-		return fault.Param(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
+		return fault.InvalidParam(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
 	case errors.As(err, &syntax):
 		return fault.New(fault.Invalid, "the body is not valid JSON (at byte %d)", syntax.Offset)
 	}
 	var field string
 	if _, serr := fmt.Sscanf(err.Error(), "json: unknown field %q", &field); serr == nil {
-		return fault.Param(field, "unknown field %.100q", field)
+		return fault.InvalidParam(field, "unknown field %.100q", field)
 	}
 	return fault.New(fault.Invalid, "the body is not a whole JSON object")
 }

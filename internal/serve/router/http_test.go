@@ -19,8 +19,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -105,7 +105,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 	case "route":
 		return s.route(d)
 	case "prefilled":
-		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
+		s.router.MarkPrefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
 	case "tries":
 		s.tries(d)
 	case "log":
@@ -123,13 +123,13 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		}
 		return out.String()
 	case "free":
-		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+		s.router.FreeReservation(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "failed":
 		code, ok := map[string]fault.Code{"unavailable": fault.Unavailable, "draining": fault.Draining, "overloaded": fault.Overloaded}[arg(d, "code", "")]
 		if !ok {
 			d.Fatalf(t, "which code?")
 		}
-		s.router.Failed(kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}, fault.New(code, "the call failed"))
+		s.router.ReportFailure(kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}, fault.New(code, "the call failed"))
 	case "silent", "loud":
 		s.silent.Store(s.in[arg[kv.WorkerID](d, "id", 0)].Addr, d.Cmd == "silent")
 	case "advance":
@@ -158,7 +158,7 @@ func arg[T any](d *datadriven.TestData, name string, def T) T {
 
 func (s *script) worker(d *datadriven.TestData) {
 	id := arg(d, "id", kv.WorkerID(0))
-	card := servetest.Card(arg(d, "model", "m"))
+	card := servetest.ModelCard(arg(d, "model", "m"))
 	card.BlockSize = arg(d, "block-size", 4)
 	card.KVEvents = arg(d, "feed", "on") == "on"
 	if alias := arg(d, "alias", ""); alias != "" {
@@ -175,7 +175,7 @@ func (s *script) worker(d *datadriven.TestData) {
 		meta = []byte(`{"name":"m"}`)
 	}
 	in := disco.Instance{
-		Kind: disco.Worker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
+		Kind: disco.KindWorker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
 		Addr: fmt.Sprint("addr-", id), Host: "host", PID: 100 + int(id), Meta: meta, Unconfirmed: d.HasArg("unconfirmed"),
 	}
 	s.in[id] = in
@@ -185,7 +185,7 @@ func (s *script) worker(d *datadriven.TestData) {
 func (s *script) events(d *datadriven.TestData) {
 	w := kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}
 	size := arg(d, "block-size", 4)
-	rec := feed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
+	rec := kvfeed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
 	hasher, err := kv.NewHasher(size, kv.Salt{LoRA: arg(d, "lora", "")})
 	if err != nil {
 		panic(err)
@@ -200,15 +200,15 @@ func (s *script) events(d *datadriven.TestData) {
 		case "cleared":
 			rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
 		case "stored":
-			rec.Events = append(rec.Events, kv.Event{Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil)})
+			rec.Events = append(rec.Events, kv.Event{Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens, nil)})
 		case "removed":
-			chain := hasher.Chain(nil, tokens, nil)
+			chain := hasher.AppendSeqHashes(nil, tokens, nil)
 			rec.Events = append(rec.Events, kv.Event{Kind: kv.Removed, Seqs: chain[len(chain)-1:]})
 		default:
 			d.Fatalf(s.t, "unknown event %s", kind)
 		}
 	}
-	if err := s.bus.Publish(s.t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, &rec)); err != nil {
+	if err := s.bus.Publish(s.t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, &rec)); err != nil {
 		d.Fatalf(s.t, "%v", err)
 	}
 }
@@ -241,9 +241,9 @@ func (s *script) tries(d *datadriven.TestData) {
 		if _, err := s.router.Route(s.t.Context(), &req); err != nil {
 			d.Fatalf(s.t, "%v", err)
 		}
-		s.router.Prefilled(req.ID, 1, engine.CachedUnknown)
-		s.router.Prefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
-		s.router.Free(req.ID, 1)
+		s.router.MarkPrefilled(req.ID, 1, engine.CachedUnknown)
+		s.router.MarkPrefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
+		s.router.FreeReservation(req.ID, 1)
 		<-time.After(apart)
 	}
 }
@@ -273,7 +273,7 @@ func (s *script) load(d *datadriven.TestData) {
 		Load: engine.Load{Running: arg(d, "running", 0), TotalBlocks: 64},
 	})
 	if err == nil {
-		err = s.bus.Publish(s.t.Context(), bus.Load("penstock"), engine.WorkerKey(kv.Worker{ID: id}), b)
+		err = s.bus.Publish(s.t.Context(), bus.LoadTopic("penstock"), engine.WorkerKey(kv.Worker{ID: id}), b)
 	}
 	if err != nil {
 		d.Fatalf(s.t, "%v", err)
@@ -328,11 +328,11 @@ func TestEventsStream(t *testing.T) {
 		stop := c.startRouter(router.Config{})
 		s := &script{cluster: c, in: map[kv.WorkerID]disco.Instance{}}
 		publish := func(first uint64, n int) {
-			rec := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: 4}
+			rec := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: 4}
 			for range n {
 				rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
 			}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &rec)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", kvfeed.AppendRecord(nil, &rec)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -491,14 +491,14 @@ func FuzzQuery(f *testing.F) {
 	f.Add([]byte(`{"model":"m","token_ids":[1,2,3,4],"router_config_override":{"router_temperature":0.5}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`))
 	f.Add([]byte(`{"model":"m","prompt":"x","cache_salt":"y"}`))
-	meta, err := engine.EncodeCard(servetest.Card("m"))
+	meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 	if err != nil {
 		f.Fatal(err)
 	}
 	registry := servetest.NewRegistry()
-	registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	told := make(signals, 1)
-	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMem(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMemBus(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.Fatal(err)
 	}

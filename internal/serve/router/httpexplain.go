@@ -10,7 +10,7 @@ import (
 )
 
 // explainAnswer is the JSON of POST /v1/router/explain.
-type explained struct {
+type explainAnswer struct {
 	Decision      *explainedDecision `json:"decision"` // null if no worker can be chosen
 	Reason        string             `json:"reason,omitempty"`
 	Waits         *explainedWait     `json:"would_wait,omitempty"`
@@ -22,13 +22,13 @@ type explained struct {
 	NearCost      float64            `json:"near_cost"`
 	PromptTokens  int                `json:"prompt_tokens"`
 	PromptBlocks  int                `json:"prompt_blocks"`
-	asked
+	askedMedia
 	// Session is the worker to which the request's session is bound; nil if to none.
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
 	// Behind holds the answers of the candidates which are router processes.
-	Behind []behindAnswer `json:"behind,omitempty"`
+	Behind []nestedAnswer `json:"behind,omitempty"`
 }
 
 type explainedDecision struct {
@@ -110,23 +110,23 @@ type explainedExclusion struct {
 
 // routerExplanation is an explanation with what the core does not know: for each candidate, how much of
 // its overlap is only predicted.
-type account struct {
+type routerExplanation struct {
 	route.Explanation
 	predicted []int
-	waits     *explainedWait // nil if it would not wait
+	wouldWait *explainedWait // nil if it would not wait
 }
 
 // answerExplain also answers when no worker can be chosen: then the reasons are the answer.
-func (r *Router) explain(ctx context.Context, req *route.Request, depth int) (*explained, error) {
-	ac, err := r.account(ctx, req)
-	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
+func (r *Router) answerExplain(ctx context.Context, req *route.Request, depth int) (*explainAnswer, error) {
+	ac, err := r.explainRequest(ctx, req)
+	if code := fault.CodeOf(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
 		return nil, err
 	}
-	out := newExplained(&ac)
+	out := newExplainAnswer(&ac)
 	if err != nil {
 		out.Decision, out.Reason = nil, err.Error()
 	}
-	caches, warned := r.cacheStates(), r.warned()
+	caches, warned := r.cacheStates(), r.warningCodes()
 	for i := range out.Candidates {
 		w := ac.Candidates[i].Worker
 		out.Candidates[i].Cache, out.Candidates[i].Warnings = caches[w], warned[w]
@@ -134,37 +134,37 @@ func (r *Router) explain(ctx context.Context, req *route.Request, depth int) (*e
 	for i := range out.Excluded {
 		out.Excluded[i].Warnings = warned[ac.Excluded[i].Worker]
 	}
-	out.Behind = r.askAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
+	out.Behind = r.askRoutersAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
 	return &out, nil
 }
 
-func (e *explained) show(a asked) { e.asked = a }
+func (e *explainAnswer) show(a askedMedia) { e.askedMedia = a }
 
 // explainRequest is Explain with what the core does not know.
-func (r *Router) account(ctx context.Context, req *route.Request) (ac account, err error) {
-	if err := live(ctx); err != nil {
+func (r *Router) explainRequest(ctx context.Context, req *route.Request) (ac routerExplanation, err error) {
+	if err := contextFault(ctx); err != nil {
 		return ac, err
 	}
-	sc := r.scratch.Get().(*scratch)
+	sc := r.scratch.Get().(*decisionScratch)
 	defer r.scratch.Put(sc)
-	err = r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
+	err = r.withQuery(sc, req, func(p *modelPool, q *route.Query) (err error) {
 		now := r.now()
-		if p.waits(now, q) {
-			ac.waits = &explainedWait{p.queue.Len()}
+		if p.mustWaitLocked(now, q) {
+			ac.wouldWait = &explainedWait{p.queue.Len()}
 		}
 		ac.Explanation, err = p.router.Explain(now, q)
 		return err
 	})
 	for i := range ac.Candidates {
 		c := &ac.Candidates[i]
-		said := find(sc.lookup.known, c.Worker).Blocks[kv.TierDevice]
+		said := findOverlap(sc.lookup.known, c.Worker).Blocks[kv.TierDevice]
 		ac.predicted = append(ac.predicted, max(0, c.Overlap[kv.TierDevice]-said))
 	}
 	return ac, err
 }
 
 // findOverlap returns the overlap of w in overlaps.
-func find(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
+func findOverlap(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
 	for i := range overlaps {
 		if overlaps[i].Worker == w {
 			return overlaps[i]
@@ -175,21 +175,21 @@ func find(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
 
 // cacheStates returns the states of the feeds of the workers that exist.
 func (r *Router) cacheStates() map[kv.Worker]string {
-	caches, heard := r.cache.holdings()
+	caches, heard := r.cache.workerCaches()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	states := make(map[kv.Worker]string, len(r.mu.members))
 	for _, m := range r.mu.members {
-		states[m.worker] = r.feedRow(heard, m, caches[m.worker]).State
+		states[m.worker] = r.feedRowLocked(heard, m, caches[m.worker]).State
 	}
 	return states
 }
 
-func newExplained(ac *account) explained {
+func newExplainAnswer(ac *routerExplanation) explainAnswer {
 	d := ac.Decision
-	out := explained{
+	out := explainAnswer{
 		Decision:      &explainedDecision{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, d.Mode, d.Cost},
-		Waits:         ac.waits,
+		Waits:         ac.wouldWait,
 		OverlapWeight: ac.OverlapWeight, Temperature: ac.Temperature, QueueWeight: ac.QueueWeight,
 		Fetch:        fetchCosts{ac.Fetch.Host, ac.Fetch.Disk, ac.Fetch.Pool},
 		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session},

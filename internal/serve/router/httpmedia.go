@@ -6,15 +6,15 @@ import (
 )
 
 // askedMedia describes the media of the prompt that a question is about; it is part of the answer.
-type asked struct {
+type askedMedia struct {
 	// TextOnly says why Media is empty although the question has media.
-	TextOnly string       `json:"text_only,omitempty"`
-	Media    []shownMedia `json:"media,omitempty"`
+	TextOnly string     `json:"text_only,omitempty"`
+	Media    []mediaRow `json:"media,omitempty"`
 }
 
 // mediaRow is the JSON of a media object in a prompt: its identity, its size, and the tokens that stand
 // for it.
-type shownMedia struct {
+type mediaRow struct {
 	Kind    string `json:"kind"`
 	Part    string `json:"part,omitempty"`
 	Key     string `json:"key"`
@@ -28,10 +28,10 @@ type shownMedia struct {
 
 // newAskedMedia describes the media of a prompt. Of an object which an engine preprocessed only the
 // position is known.
-func newAsked(p *prep.Prompt) asked {
-	a := asked{TextOnly: string(p.TextOnly)}
+func newAskedMedia(p *prep.Prompt) askedMedia {
+	a := askedMedia{TextOnly: string(p.TextOnlyReason)}
 	for i, m := range p.Media {
-		s := shownMedia{Kind: "unknown", Key: media.Key{Hash: m.Hash}.Hex(), Start: m.Start, Tokens: m.End - m.Start}
+		s := mediaRow{Kind: "unknown", Key: media.Key{Hash: m.Hash}.Hex(), Start: m.Start, Tokens: m.End - m.Start}
 		if i < len(p.Objects) {
 			o := &p.Objects[i]
 			s.Kind, s.Part = o.Kind.String(), o.Part

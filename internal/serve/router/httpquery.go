@@ -20,21 +20,21 @@ import (
 type Prompter interface {
 	// MakePrompt returns the prompt of a chat completion request, or of a completion request with one
 	// prompt. The error is a *fault.Error.
-	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
+	MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 
 // serveQuestion returns the handler of a router API call about a prompt.
 func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
-		q, shown, err := r.question(w, req)
+		q, shown, err := r.readQuestion(w, req)
 		if err != nil {
 			return err
 		}
-		answer, err := r.answer(req.Context(), call, q, maxDepth)
+		answer, err := r.answerCall(req.Context(), call, q, maxDepth)
 		if err != nil {
 			return err
 		}
-		if a, ok := answer.(interface{ show(asked) }); ok {
+		if a, ok := answer.(interface{ show(askedMedia) }); ok {
 			a.show(shown)
 		}
 		return writeJSON(w, answer)
@@ -42,18 +42,18 @@ func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Requ
 }
 
 // answerCall returns the answer of a router API call about a request.
-func (r *Router) answer(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
+func (r *Router) answerCall(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
 	switch call {
 	case engine.InspectBestWorker:
-		return r.bestWorker(ctx, req, depth)
+		return r.findBestWorker(ctx, req, depth)
 	case engine.InspectLoads:
 		return r.potentialLoads(ctx, req, depth)
 	}
-	return r.explain(ctx, req, depth)
+	return r.answerExplain(ctx, req, depth)
 }
 
 // askRoutersAbout puts a question about a request to the router processes among workers.
-func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []behindAnswer {
+func (r *Router) askRoutersAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []nestedAnswer {
 	routers := r.routersAmong(workers)
 	if len(routers) == 0 || depth <= 0 {
 		return nil
@@ -62,7 +62,7 @@ func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, 
 }
 
 // readQuestion reads a question about a prompt.
-func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Request, none asked, _ error) {
+func (r *Router) readQuestion(w http.ResponseWriter, req *http.Request) (_ *route.Request, none askedMedia, _ error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
 	if err != nil {
 		return nil, none, explainJSON(err)
@@ -71,7 +71,7 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 	if err != nil {
 		return nil, none, err
 	}
-	if _, err := r.find(q.request.Model); err != nil {
+	if _, err := r.findPool(q.request.Model); err != nil {
 		return nil, none, err
 	}
 	prompt := prep.Prompt{Tokens: q.tokens}
@@ -79,19 +79,19 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 		if r.prompter == nil {
 			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens)")
 		}
-		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
+		if prompt, err = r.prompter.MakePrompt(req.Context(), q.request); err != nil {
 			return nil, none, err
 		}
 	}
-	pin, err := q.request.Ext.Pin()
+	pin, err := q.request.Ext.PinnedWorker()
 	if err != nil {
 		return nil, none, err
 	}
 	return &route.Request{
 		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
-		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: pin,
+		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.policyOverride(), Pin: pin,
 		Allowed: q.request.Ext.Allowed, Session: q.request.Ext.Session, Priority: q.request.Ext.Priority,
-	}, newAsked(&prompt), nil
+	}, newAskedMedia(&prompt), nil
 }
 
 type bestWorker struct {
@@ -102,25 +102,25 @@ type bestWorker struct {
 }
 
 // bestWorkerAnswer is the JSON of POST /v1/router/best_worker.
-type bestAnswer struct {
+type bestWorkerAnswer struct {
 	bestWorker
-	asked
-	Behind []behindAnswer `json:"behind,omitempty"` // of the chosen worker if it is a router process
+	askedMedia
+	Behind []nestedAnswer `json:"behind,omitempty"` // of the chosen worker if it is a router process
 }
 
-func (r *Router) bestWorker(ctx context.Context, req *route.Request, depth int) (*bestAnswer, error) {
+func (r *Router) findBestWorker(ctx context.Context, req *route.Request, depth int) (*bestWorkerAnswer, error) {
 	ex, err := r.Explain(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	d := ex.Decision
-	return &bestAnswer{
+	return &bestWorkerAnswer{
 		bestWorker: bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize},
-		Behind:     r.askAbout(ctx, engine.InspectBestWorker, req, []kv.WorkerID{d.Worker.ID}, depth),
+		Behind:     r.askRoutersAbout(ctx, engine.InspectBestWorker, req, []kv.WorkerID{d.Worker.ID}, depth),
 	}, nil
 }
 
-func (b *bestAnswer) show(a asked) { b.asked = a }
+func (b *bestWorkerAnswer) show(a askedMedia) { b.askedMedia = a }
 
 type potentialLoad struct {
 	WorkerID       uint64 `json:"worker_id"`
@@ -145,7 +145,7 @@ func (r *Router) potentialLoads(ctx context.Context, req *route.Request, depth i
 			PrefillTokens: c.PrefillTokens, DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
 		}
 	}
-	for _, a := range r.askAbout(ctx, engine.InspectLoads, req, candidateIDs(&ex), depth) {
+	for _, a := range r.askRoutersAbout(ctx, engine.InspectLoads, req, candidateIDs(&ex), depth) {
 		at := slices.IndexFunc(loads, func(l potentialLoad) bool { return l.WorkerID == a.Router })
 		loads[at].Behind, loads[at].BehindError = a.Answer, a.Error
 	}

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -40,19 +40,19 @@ func instance(t *testing.T, model string, blockSize int) disco.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
+	return disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
 }
 
 // TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which no longer exists when the
 // lock is taken is hashed again.
 func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
-	old, err := r.find("m")
+	old, err := r.findPool("m")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.setInstances([]disco.Instance{instance(t, "m", 8)})
-	done, _ := r.locked(old, &route.Query{}, func(*pool, *route.Query) error {
+	done, _ := r.runWithLock(old, &route.Query{}, func(*modelPool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
 	})
@@ -77,8 +77,8 @@ func TestLeaksAreCounted(t *testing.T) {
 			}
 			<-time.After(2 * time.Minute)
 		}
-		r.tidy()
-		r.tidy()
+		r.runUpkeep()
+		r.runUpkeep()
 		wantMetric(t, metrics, "penstock_router_reservations_expired_total 2")
 	})
 }
@@ -92,7 +92,7 @@ func TestLostModelsAreBounded(t *testing.T) {
 	if n := len(r.mu.pools); n != maxLost+1 {
 		t.Errorf("%d models are known, want %d", n, maxLost+1)
 	}
-	if _, err := r.find("model 0000"); err != nil {
+	if _, err := r.findPool("model 0000"); err != nil {
 		t.Errorf("a lost model: %v", err)
 	}
 	last := fmt.Sprintf("model %04d", maxLost+9)
@@ -106,12 +106,12 @@ func TestLostModelsAreBounded(t *testing.T) {
 func TestRefusedEventsAreCounted(t *testing.T) {
 	metrics := obs.NewMetrics()
 	r := serving(t, Config{}, metrics)
-	sent := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
+	sent := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
 		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2}},
 	}}
-	r.take(t.Context(), new(feed.Record), bus.Message{Key: "1/0", Data: feed.AppendRecord(nil, &sent)})
+	r.applyMessage(t.Context(), new(kvfeed.Record), bus.Message{Key: "1/0", Data: kvfeed.AppendRecord(nil, &sent)})
 	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
-	if n := r.cache.stats().Blocks; n != 0 {
+	if n := r.cache.indexStats().Blocks; n != 0 {
 		t.Errorf("%d blocks are in the index", n)
 	}
 }
@@ -147,11 +147,11 @@ func wantMetric(t *testing.T, metrics *obs.Metrics, line string) {
 
 // TestDecisionsAreBounded: the oldest request is dropped first, and of one request the first attempts.
 func TestDecisionsAreBounded(t *testing.T) {
-	var d decisions
-	d.init(3)
+	var d decisionLog
+	d.initialize(3)
 	at := time.Unix(0, 0)
 	add := func(id string, attempt uint32, err error) {
-		d.routed(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, err, at)
+		d.recordDecision(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, err, at)
 	}
 	for i := range 5 {
 		add(fmt.Sprint(i), 1, nil)
@@ -160,14 +160,14 @@ func TestDecisionsAreBounded(t *testing.T) {
 		t.Errorf("%d requests are remembered, want 3", n)
 	}
 	for i, want := range []bool{false, false, true, true, true} {
-		if _, err := d.get(fmt.Sprint(i)); (err == nil) != want {
+		if _, err := d.findRequest(fmt.Sprint(i)); (err == nil) != want {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
 	for attempt := range uint32(2 * maxAttempts) {
 		add("4", attempt, errors.New("no"))
 	}
-	got, err := d.get("4")
+	got, err := d.findRequest("4")
 	if err != nil || len(got.Attempts) != maxAttempts || got.Attempts[maxAttempts-1].Attempt != 2*maxAttempts-1 {
 		t.Errorf("%d attempts are remembered, %v", len(got.Attempts), err)
 	}
@@ -190,7 +190,7 @@ func TestHostedExperts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+		list = append(list, disco.Instance{Kind: disco.KindWorker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	}
 	req := &route.Request{Model: "m", Tokens: make([]kv.Token, 40), Override: route.Override{MoE: &route.MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}}}}
 	for range 2 { // the second time the cards are known
@@ -233,10 +233,10 @@ func TestStrictQuery(t *testing.T) {
 	labels[1] = kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 7}
 	for id, of := range map[kv.WorkerID][]kv.MoELabel{1: nil, 2: labels} {
 		w := kv.Worker{ID: id}
-		rec := feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil), Labels: of},
+		rec := kvfeed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens, nil), Labels: of},
 		}}
-		r.take(t.Context(), new(feed.Record), bus.Message{Key: engine.WorkerKey(w), Data: feed.AppendRecord(nil, &rec)})
+		r.applyMessage(t.Context(), new(kvfeed.Record), bus.Message{Key: engine.WorkerKey(w), Data: kvfeed.AppendRecord(nil, &rec)})
 	}
 	ask := func(id string, layer uint32, mode route.Mode) (route.Decision, error) {
 		return r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: tokens, Override: route.Override{
@@ -250,7 +250,7 @@ func TestStrictQuery(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ask("nobody", 2, route.KV); fault.Of(err) != fault.Ineligible {
+	if _, err := ask("nobody", 2, route.KV); fault.CodeOf(err) != fault.Ineligible {
 		t.Errorf("for an expert of which there is no block: %v", err)
 	}
 	for _, p := range r.mu.pools {
@@ -261,20 +261,20 @@ func TestStrictQuery(t *testing.T) {
 }
 
 // hello is the first record of a worker's epoch.
-func hello(id kv.WorkerID) *feed.Record {
-	return &feed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
+func hello(id kv.WorkerID) *kvfeed.Record {
+	return &kvfeed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
 }
 
 // TestStrangersKeepNobodyOut: however many unlisted workers publish events, a listed one is followed.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for id := range maxSources + 10 {
-		r.cache.accept(place{}, hello(kv.WorkerID(id+2)))
+		r.cache.acceptRecord(streamPosition{}, hello(kv.WorkerID(id+2)))
 	}
 	if n := len(r.cache.mu.sources); n > maxSources+1 {
 		t.Errorf("%d strangers are followed", n)
 	}
-	if v, ok := r.cache.accept(place{}, hello(1)); !ok || v.Outcome != feed.Apply {
+	if v, ok := r.cache.acceptRecord(streamPosition{}, hello(1)); !ok || v.Outcome != kvfeed.Apply {
 		t.Errorf("the worker that discovery knows: %v, %t", v.Outcome, ok)
 	}
 }
@@ -284,15 +284,15 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 func TestSnapshotOfNobodysFeeds(t *testing.T) {
 	from, to := serving(t, Config{}, obs.NewMetrics()), serving(t, Config{}, obs.NewMetrics())
 	for id := range kv.WorkerID(1000) {
-		from.cache.accept(place{1, 1}, hello(id+1))
+		from.cache.acceptRecord(streamPosition{1, 1}, hello(id+1))
 	}
 	for id := range kv.WorkerID(1000) {
 		if id+1 != 500 {
 			delete(from.cache.mu.sources, kv.Worker{ID: id + 1})
 		}
 	}
-	_, data := from.cache.snapshot(0, 0)
-	if _, err := to.cache.restore(data); err != nil {
+	_, data := from.cache.takeSnapshot(0, 0)
+	if _, err := to.cache.restoreSnapshot(data); err != nil {
 		t.Fatal(err)
 	}
 	var left []kv.WorkerID

@@ -6,7 +6,7 @@ import (
 )
 
 // prefixLookup is the memory of one lookup.
-type lookup struct {
+type prefixLookup struct {
 	match    prefix.Match
 	known    []kv.Overlap // from events
 	expected []kv.Overlap // from predictions
@@ -14,23 +14,23 @@ type lookup struct {
 }
 
 // reset empties l, as for a prompt that was not looked up.
-func (l *lookup) clear() { l.known, l.expected, l.both = l.known[:0], l.expected[:0], l.both[:0] }
+func (l *prefixLookup) reset() { l.known, l.expected, l.both = l.known[:0], l.expected[:0], l.both[:0] }
 
 // lookUpPrefix finds, from events and predictions, which workers hold how much of the prompt whose full
 // blocks end in chain; it considers labels only if asks. The result is memory of l. It takes no lock.
-func (r *Router) lookUp(l *lookup, chain []kv.SeqHash, moe *kv.MoEQuery, asks bool) []kv.Overlap {
-	l.clear()
+func (r *Router) lookUpPrefix(l *prefixLookup, chain []kv.SeqHash, moe *kv.MoEQuery, asks bool) []kv.Overlap {
+	l.reset()
 	if !asks {
 		moe = nil
 	}
-	if r.events {
-		r.cache.match(&l.match, chain, moe)
+	if r.usesEvents {
+		r.cache.matchPrefix(&l.match, chain, moe)
 		l.known = l.match.AppendOverlaps(l.known)
 	}
-	if !r.predict.on() {
+	if !r.predictions.isEnabled() {
 		return l.known
 	}
-	r.predict.match(&l.match, chain)
+	r.predictions.matchPrefix(&l.match, chain)
 	l.expected = l.match.AppendOverlaps(l.expected)
 	l.both = prefix.AppendLarger(l.both, l.known, l.expected)
 	return l.both

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
@@ -24,14 +24,14 @@ type member struct {
 
 	// unfit says how card differs from its model's reference card; "" if it does not. loggedUnfit is the
 	// part of that already logged.
-	unfit, saidUnfit string
+	unfit, loggedUnfit string
 
 	// load is the worker's last report; it is valid only if reported.
 	load     engine.LoadReport
 	loadAt   kv.Mono
 	reported bool
 	// drainingUntil is the time until which a call refused with Draining overrides the reports.
-	leaving kv.Mono
+	drainingUntil kv.Mono
 }
 
 // brokenInstance is an instance in discovery that cannot be used.
@@ -43,41 +43,41 @@ type brokenInstance struct {
 // setInstances takes over the set of workers from discovery. It drops the caches of removed workers
 // before new ones get requests.
 func (r *Router) setInstances(ins []disco.Instance) {
-	next, broken := r.parse(ins)
+	next, broken := r.parseInstances(ins)
 	lives := livesOf(next)
-	r.predict.know(lives)
-	r.cache.know(lives)
-	r.wake() // new workers can be asked for missing events
-	defer r.saw()
-	var joined, left []change
+	r.predictions.setWorkers(lives)
+	r.cache.setWorkers(lives)
+	r.wakeMaintainer() // new workers can be asked for missing events
+	defer r.markWorkersSeen()
+	var joined, left []memberChange
 	defer func() { // after mu is released
-		r.roster.note(joined, left)
+		r.membership.logChanges(joined, left)
 		r.reportUnfit()
 	}()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, m := range next {
-		if old := r.member(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
+		if old := r.memberLocked(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
 			in, card, checksum, experts := m.in, m.card, m.checksum, m.experts
 			*m = *old
 			m.in, m.card, m.checksum, m.experts = in, card, checksum, experts
 		}
 	}
-	joined, left = missing(next, r.mu.members), missing(r.mu.members, next)
+	joined, left = missingFrom(next, r.mu.members), missingFrom(r.mu.members, next)
 	r.mu.members, r.mu.broken = next, broken
-	r.mu.health.Set(now, watched(next))
-	r.wakeProbe()
-	r.rebuild()
+	r.mu.health.SetWorkers(now, healthWorkers(next))
+	r.wakeProber()
+	r.rebuildPoolsLocked()
 	if r.mu.replica != nil {
-		r.mu.replica.Revisit(now)
-		r.tell()
+		r.mu.replica.RequestUnplaced(now)
+		r.wakeSyncLocked()
 	}
 }
 
 // parseInstances returns the members among ins, ascending, and the unusable instances.
-func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
-	known := r.cards()
+func (r *Router) parseInstances(ins []disco.Instance) (members []*member, broken []brokenInstance) {
+	known := r.membersByID()
 	for _, in := range ins {
 		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
 			continue
@@ -95,7 +95,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			broken = append(broken, brokenInstance{in, err.Error()})
 			continue
 		}
-		members = appendRanks(members, in, card, card.Checksum(), hosted(&card))
+		members = appendRanks(members, in, card, card.Checksum(), hostedExperts(&card))
 	}
 	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
 	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
@@ -105,7 +105,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 
 // membersByID returns one member of each known worker, to reuse its decoded card: of hundreds of
 // workers few change at a time.
-func (r *Router) cards() map[kv.WorkerID]*member {
+func (r *Router) membersByID() map[kv.WorkerID]*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	cards := make(map[kv.WorkerID]*member, len(r.mu.members))
@@ -125,7 +125,7 @@ func appendRanks(members []*member, in disco.Instance, card engine.Card, checksu
 }
 
 // hostedExperts returns the experts of a card, in the order that decisions need.
-func hosted(card *engine.Card) []route.Expert {
+func hostedExperts(card *engine.Card) []route.Expert {
 	var out []route.Expert
 	for _, l := range card.Experts {
 		for i, id := range l.Experts {
@@ -140,23 +140,23 @@ func hosted(card *engine.Card) []route.Expert {
 }
 
 // memberLocked returns the member of w, or nil.
-func (r *Router) member(w kv.Worker) *member {
-	at, ok := findMember(r.mu.members, w)
+func (r *Router) memberLocked(w kv.Worker) *member {
+	at, ok := memberIndex(r.mu.members, w)
 	if !ok {
 		return nil
 	}
 	return r.mu.members[at]
 }
 
-func findMember(members []*member, w kv.Worker) (at int, ok bool) {
+func memberIndex(members []*member, w kv.Worker) (at int, ok bool) {
 	return slices.BinarySearchFunc(members, w, func(m *member, w kv.Worker) int { return m.worker.Compare(w) })
 }
 
 // reportValidFor is how long a load report is valid.
-const fresh = 30 * time.Second
+const reportValidFor = 30 * time.Second
 
 // loadedAdapters returns the adapters, ascending, that the worker reports as loaded in its engine.
-func (m *member) loaded() []string {
+func (m *member) loadedAdapters() []string {
 	if !m.reported || !slices.IsSorted(m.load.Adapters) {
 		return nil
 	}
@@ -164,31 +164,31 @@ func (m *member) loaded() []string {
 }
 
 // isDraining reports whether the worker said that it drains.
-func (m *member) draining(now kv.Mono) bool {
-	return now < m.leaving || m.says(now, engine.StateDraining)
+func (m *member) isDraining(now kv.Mono) bool {
+	return now < m.drainingUntil || m.reportsState(now, engine.StateDraining)
 }
 
 // reportsState reports whether the worker's last report has a state, and is not too old.
-func (m *member) says(now kv.Mono, state string) bool {
-	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
+func (m *member) reportsState(now kv.Mono, state string) bool {
+	return m.reported && m.load.State == state && now.Sub(m.loadAt) < reportValidFor
 }
 
 // incarnationsOf returns what setWorkers needs of the members.
-func livesOf(members []*member) map[kv.Worker]life {
-	lives := make(map[kv.Worker]life, len(members))
+func livesOf(members []*member) map[kv.Worker]incarnation {
+	lives := make(map[kv.Worker]incarnation, len(members))
 	for _, m := range members {
-		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoReuse}
+		lives[m.worker] = incarnation{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoPrefixCache}
 	}
 	return lives
 }
 
 // claimsOf returns the feed positions that members report.
-func claimsOf(members []*member) []claim {
-	claims := make([]claim, 0, len(members))
+func claimsOf(members []*member) []feedClaim {
+	claims := make([]feedClaim, 0, len(members))
 	for _, m := range members {
-		said := claim{worker: m.worker}
+		said := feedClaim{worker: m.worker}
 		if m.reported {
-			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, Attempted: m.load.KVAttempted, At: m.loadAt}
+			said.PublishReport = kvfeed.PublishReport{Epoch: m.load.Epoch, Next: m.load.KVNext, Attempted: m.load.KVAttempted, At: m.loadAt}
 		}
 		claims = append(claims, said)
 	}

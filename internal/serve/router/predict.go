@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"penstock/core/feed"
+	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 	"penstock/core/route"
-	"penstock/core/slots"
 )
 
 const (
@@ -29,40 +29,40 @@ const (
 //
 // Its lock is never taken together with another one. It reads now under the lock.
 type predictions struct {
-	now   func() kv.Mono
-	alone bool // there are no events: reports count
-	ttl   time.Duration
+	now           func() kv.Mono
+	withoutEvents bool // there are no events: reports count
+	ttl           time.Duration
 	// approx is nil if nothing is predicted. Only the holder of mu writes it or calls methods other
 	// than Match.
 	approx *prefix.Approx
 
 	mu struct {
 		sync.Mutex
-		lives map[kv.Worker]life // of the workers that exist
-		sent  map[slots.Key]sent
+		lives map[kv.Worker]incarnation // of the workers that exist
+		sent  map[activeseq.AttemptKey]sentAttempt
 		// tried compares predictions with reports, by existing worker.
-		tried map[kv.Worker]*tried
+		tried map[kv.Worker]*predictionRecord
 	}
 }
 
 // sentAttempt is an attempt that was sent to a worker whose report is still awaited.
-type sent struct {
-	worker    kv.Worker
-	epoch     uint64
-	at        kv.Mono
-	blockSize int
-	prompt    int  // tokens
-	predicted int  // blocks, of the blocks that the worker can report
-	known     int  // the part of predicted that events reported, or all of it without events
-	looked    bool // the prompt was looked up, so predicted is valid
+type sentAttempt struct {
+	worker     kv.Worker
+	epoch      uint64
+	at         kv.Mono
+	blockSize  int
+	prompt     int  // tokens
+	predicted  int  // blocks, of the blocks that the worker can report
+	fromEvents int  // the part of predicted that events reported, or all of it without events
+	lookedUp   bool // the prompt was looked up, so predicted is valid
 	// chain holds the prefixes of the prompt, if reports count.
 	chain []kv.SeqHash
 }
 
 // initialize initializes p. A prediction lasts for ttl; 0 predicts nothing.
-func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
-	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
-	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]sent{}, map[kv.Worker]*tried{}
+func (p *predictions) initialize(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
+	p.now, p.withoutEvents, p.ttl = now, cfg.NoKVEvents, ttl
+	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]incarnation{}, map[activeseq.AttemptKey]sentAttempt{}, map[kv.Worker]*predictionRecord{}
 	if ttl > 0 {
 		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
@@ -70,11 +70,11 @@ func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (
 }
 
 // isEnabled reports whether anything is predicted.
-func (p *predictions) on() bool { return p.ttl > 0 }
+func (p *predictions) isEnabled() bool { return p.ttl > 0 }
 
 // setWorkers takes over the set of workers from discovery. It drops the predictions for removed workers
 // and for earlier epochs.
-func (p *predictions) know(lives map[kv.Worker]life) {
+func (p *predictions) setWorkers(lives map[kv.Worker]incarnation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.mu.lives
@@ -85,7 +85,7 @@ func (p *predictions) know(lives map[kv.Worker]life) {
 			delete(p.mu.tried, w)
 		}
 		if p.approx != nil && now.epoch != l.epoch {
-			p.approx.Drop(w)
+			p.approx.DropWorker(w)
 		}
 	}
 }
@@ -93,11 +93,11 @@ func (p *predictions) know(lives map[kv.Worker]life) {
 // applyEvents makes events override predictions: a block that a worker removed is no longer predicted,
 // and while some of a worker's events are missing, which may have removed blocks, nothing is predicted
 // for it.
-func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
+func (p *predictions) applyEvents(w kv.Worker, events []kv.Event, v kvfeed.FeedVerdict) {
 	if p.approx == nil {
 		return
 	}
-	if v.Outcome != feed.Apply {
+	if v.Outcome != kvfeed.Apply {
 		events = nil
 	} else {
 		events = events[v.Skip:]
@@ -109,18 +109,18 @@ func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if doubt {
-		p.approx.Drop(w)
+		p.approx.DropWorker(w)
 	}
 	for i := range events {
-		p.approx.Retract(w, &events[i])
+		p.approx.RetractEvent(w, &events[i])
 	}
 }
 
 // matchPrefix looks a prompt up. It takes no lock.
-func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
+func (p *predictions) matchPrefix(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
 
 // recordSent records that an attempt was sent to a worker, with a prompt whose full blocks are in sc.
-func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scratch) {
+func (p *predictions) recordSent(key activeseq.AttemptKey, d *route.Decision, prompt int, sc *decisionScratch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, known := p.mu.lives[d.Worker]
@@ -129,62 +129,62 @@ func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scr
 	}
 	now := p.now()
 	if len(p.mu.sent) < maxSent && prompt > 0 { // without prompt tokens nothing is predicted
-		s := sent{
+		s := sentAttempt{
 			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
-			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,
+			predicted: d.CachedTokens(prompt) / d.BlockSize, lookedUp: sc.lookedUp,
 		}
-		if s.known = s.predicted; !p.alone {
-			s.known = min(s.known, find(sc.lookup.known, d.Worker).Depth())
+		if s.fromEvents = s.predicted; !p.withoutEvents {
+			s.fromEvents = min(s.fromEvents, findOverlap(sc.lookup.known, d.Worker).Depth())
 		}
-		if p.approx != nil && p.alone {
+		if p.approx != nil && p.withoutEvents {
 			s.chain = append(s.chain, sc.chain...)
 		}
 		p.mu.sent[key] = s
 	}
 	if p.approx != nil && !life.noReuse {
-		p.approx.Insert(now, d.Worker, sc.chain)
+		p.approx.RecordSent(now, d.Worker, sc.chain)
 	}
 }
 
 // recordReport takes the number of an attempt's prompt tokens that its worker had cached, and returns
 // the comparison. ok is false if the attempt is not, or no longer, known.
-func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool) {
+func (p *predictions) recordReport(key activeseq.AttemptKey, cached int) (out cacheComparison, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, known := p.mu.sent[key]
 	if !known {
-		return comparison{}, false
+		return cacheComparison{}, false
 	}
 	delete(p.mu.sent, key)
 	cached = min(max(cached, 0), s.prompt)
-	out = comparison{worker: s.worker, predicted: s.predicted * s.blockSize, reported: cached}
+	out = cacheComparison{worker: s.worker, predicted: s.predicted * s.blockSize, reported: cached}
 	life := p.mu.lives[s.worker]
 	if life.epoch != s.epoch {
 		return out, true
 	}
-	if p.approx != nil && p.alone {
-		p.approx.Report(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
+	if p.approx != nil && p.withoutEvents {
+		p.approx.RecordReport(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
 	}
-	if s.looked && (p.alone || life.publishes) { // other workers are known to have no predictions
-		out.changed = p.try(s.worker).add(&out, &s)
+	if s.lookedUp && (p.withoutEvents || life.publishes) { // other workers are known to have no predictions
+		out.verdictChanged = p.recordLocked(s.worker).addReport(&out, &s)
 	}
 	return out, true
 }
 
 // forgetAttempt stops waiting for an attempt's report.
-func (p *predictions) forget(key slots.Key) {
+func (p *predictions) forgetAttempt(key activeseq.AttemptKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.sent, key)
 }
 
 // expireOld drops expired predictions, and attempts older than ttl.
-func (p *predictions) tidy(ttl time.Duration) {
+func (p *predictions) expireOld(ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	if p.approx != nil {
-		p.approx.Expire(now)
+		p.approx.ExpireBlocks(now)
 	}
 	for key, s := range p.mu.sent { // the order does not matter
 		if now.Sub(s.at) > ttl {
@@ -194,7 +194,7 @@ func (p *predictions) tidy(ttl time.Duration) {
 }
 
 // approxStats returns the sizes and totals of the predictions.
-func (p *predictions) stats() (st prefix.ApproxStats) {
+func (p *predictions) approxStats() (st prefix.ApproxStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.approx != nil {
@@ -204,7 +204,7 @@ func (p *predictions) stats() (st prefix.ApproxStats) {
 }
 
 // listHolders returns the workers with predicted blocks, in order.
-func (p *predictions) holders() []kv.Worker {
+func (p *predictions) listHolders() []kv.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.approx == nil {
@@ -214,7 +214,7 @@ func (p *predictions) holders() []kv.Worker {
 }
 
 // appendHeld appends to dst the blocks predicted for w.
-func (p *predictions) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+func (p *predictions) appendHeld(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.approx.Index().AppendBlocks(dst, w)

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
@@ -26,10 +26,10 @@ func burst(t *testing.T, c *cluster, id string, n int, tokens []kv.Token) int {
 			t.Fatal(err)
 		}
 		on[d.Worker] = true
-		c.router.Prefilled(id, uint32(i+1), 0)
+		c.router.MarkPrefilled(id, uint32(i+1), 0)
 	}
 	for i := range n {
-		c.router.Free(id, uint32(i+1))
+		c.router.FreeReservation(id, uint32(i+1))
 	}
 	return len(on)
 }
@@ -106,8 +106,8 @@ func TestNoReuse(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
 			defer c.startRouter(router.Config{NoKVEvents: !events})()
-			card := servetest.Card("m")
-			card.NoReuse = true
+			card := servetest.ModelCard("m")
+			card.NoPrefixCache = true
 			c.startWorkerOf(1, 1, card)
 			defer c.stopWorkers()
 			sent := prompt(0, 41, 1)
@@ -140,10 +140,10 @@ func TestNoKVEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := feed.Record{Worker: kv.Worker{ID: 2}, Epoch: 1, First: 100, BlockSize: uint32(size), Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, sent, nil)},
+		rec := kvfeed.Record{Worker: kv.Worker{ID: 2}, Epoch: 1, First: 100, BlockSize: uint32(size), Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, sent, nil)},
 		}}
-		if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "2/0", feed.AppendRecord(nil, &rec)); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "2/0", kvfeed.AppendRecord(nil, &rec)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -153,8 +153,8 @@ func TestNoKVEvents(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.router.Prefilled(id, 1, cached)
-			c.router.Free(id, 1)
+			c.router.MarkPrefilled(id, 1, cached)
+			c.router.FreeReservation(id, 1)
 			return d.OverlapBlocks
 		}
 		full := 32 / size
@@ -183,9 +183,9 @@ func TestNoKVEvents(t *testing.T) {
 		if _, err := c.router.Route(t.Context(), &route.Request{ID: "late", Attempt: 1, Model: "m", Tokens: sent, Pin: kv.Worker{ID: 2}}); err != nil {
 			t.Fatal(err)
 		}
-		c.router.Prefilled("late", 1, engine.CachedUnknown)
-		c.router.Prefilled("late", 1, size)
-		c.router.Free("late", 1)
+		c.router.MarkPrefilled("late", 1, engine.CachedUnknown)
+		c.router.MarkPrefilled("late", 1, size)
+		c.router.FreeReservation("late", 1)
 		if got := send("after late", 2, 32); got != 1 {
 			t.Errorf("after it was said late that 1 block was cached %d are believed in", got)
 		}

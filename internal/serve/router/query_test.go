@@ -40,8 +40,8 @@ func TestQueryIsTheRequest(t *testing.T) {
 			if diff := cmp.Diff(want, got.request); diff != "" {
 				t.Errorf("%s:\n%s", with, diff)
 			}
-			if (got.said == nil) != (with == body) || got.said != nil && *got.override().OverlapWeight != 2 {
-				t.Errorf("%s: the override is %+v", with, got.said)
+			if (got.givenOverride == nil) != (with == body) || got.givenOverride != nil && *got.policyOverride().OverlapWeight != 2 {
+				t.Errorf("%s: the override is %+v", with, got.givenOverride)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestQueryPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, q.override()); diff != "" {
+		if diff := cmp.Diff(want, q.policyOverride()); diff != "" {
 			t.Errorf("%s:\n%s", body, diff)
 		}
 	}
@@ -93,7 +93,7 @@ func TestQueryTokensWithExtensions(t *testing.T) {
 	if diff := cmp.Diff(as.request.CacheSalt, q.request.CacheSalt); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(as.override(), q.override()); diff != "" {
+	if diff := cmp.Diff(as.policyOverride(), q.policyOverride()); diff != "" {
 		t.Error(diff)
 	}
 	if !slices.Equal(q.tokens, []kv.Token{1, 2}) {
@@ -153,7 +153,7 @@ func FuzzDecodeQuery(f *testing.F) {
 			if q.request.Model == "" || len(q.tokens) > 0 == (len(q.request.Messages) > 0 || len(q.request.Prompts) > 0) {
 				t.Fatalf("%+v", q)
 			}
-		case fault.Of(err) != fault.Invalid:
+		case fault.CodeOf(err) != fault.Invalid:
 			t.Fatal(err)
 		}
 	})

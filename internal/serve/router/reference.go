@@ -10,7 +10,7 @@ import (
 // checksum, see [engine.Card.Checksum]. It becomes the model's reference card as soon as a worker has
 // it. The frontend and the router see the same workers, but not at the same moments; of two cards that
 // arrive together each might choose another one, and then no worker would fit both.
-func (r *Router) Refer(model, checksum string) {
+func (r *Router) SetReferenceCard(model, checksum string) {
 	defer r.reportUnfit() // after mu is released
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -18,14 +18,14 @@ func (r *Router) Refer(model, checksum string) {
 		return
 	}
 	if len(r.mu.referred) >= 2*maxLost {
-		r.forgetReferred()
+		r.forgetReferredLocked()
 	}
 	r.mu.referred[model] = checksum
-	r.rebuild()
+	r.rebuildPoolsLocked()
 }
 
 // forgetReferredLocked drops the checksums of models that are not served.
-func (r *Router) forgetReferred() {
+func (r *Router) forgetReferredLocked() {
 	for model := range r.mu.referred { // the order does not matter
 		if p := r.mu.names[model]; p == nil || p.model != model {
 			delete(r.mu.referred, model)
@@ -36,7 +36,7 @@ func (r *Router) forgetReferred() {
 // referenceCardLocked returns the card that the members of a model, at least one, are compared with:
 // the frontend's card, else the model's previous card, if any member has it, else the first member's.
 // So a new worker never changes a model that is being served.
-func (r *Router) reference(old *pool, members []*member) (card engine.Card, checksum string) {
+func (r *Router) referenceCardLocked(old *modelPool, members []*member) (card engine.Card, checksum string) {
 	had := func(checksum string) int {
 		return slices.IndexFunc(members, func(m *member) bool { return m.checksum == checksum })
 	}
@@ -61,8 +61,8 @@ func (r *Router) takeUnfit() []member {
 	defer r.mu.Unlock()
 	var out []member
 	for _, m := range r.mu.members {
-		if m.unfit != m.saidUnfit {
-			m.saidUnfit = m.unfit
+		if m.unfit != m.loggedUnfit {
+			m.loggedUnfit = m.unfit
 			if m.unfit != "" {
 				out = append(out, *m)
 			}

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/core/activeseq/replica"
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/core/slots/replica"
 	"penstock/internal/backoff"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -41,67 +41,67 @@ type Planes struct {
 // is held. Each hold is short: one decision, or the events of one record, whose number workers bound.
 // Code never waits for anything under these locks and never takes one under another.
 type Router struct {
-	cfg      Config
-	planes   Planes
-	prompter Prompter
-	metrics  routerMetrics
-	log      *slog.Logger
-	throttle *obs.Throttle
-	started  time.Time // start of the router's monotonic time
-	matches  bool      // decisions use overlaps
-	events   bool      // events are consumed to compute overlaps
+	cfg          Config
+	planes       Planes
+	prompter     Prompter
+	metrics      routerMetrics
+	log          *slog.Logger
+	throttle     *obs.Throttle
+	started      time.Time // start of the router's monotonic time
+	usesOverlaps bool      // decisions use overlaps
+	usesEvents   bool      // events are consumed to compute overlaps
 	// statesReady is closed when the router may use the stored states. registered is closed, by
 	// markRegistered, when discovery shows other routers that the states are in use.
-	begun, enlisted chan struct{}
-	enlist          func()
+	statesReady, registered chan struct{}
+	markRegistered          func()
 	// workersSeen is closed, by markWorkersSeen, when discovery first lists workers.
-	seen chan struct{}
-	saw  func()
+	workersSeen     chan struct{}
+	markWorkersSeen func()
 	// caughtUp is set once the event plane has delivered its backlog.
 	caughtUp atomic.Bool
 	// resyncWake wakes the goroutine which asks workers for their caches, probeWake the one which pings
 	// them.
-	resync    chan struct{}
-	probe     chan struct{}
-	changed   chan struct{} // wakes the goroutine which publishes to other routers
-	scratch   sync.Pool     // of *decisionScratch
-	decisions decisions
-	roster    roster
-	hub       hub
-	calls     atomic.Int64 // API calls with bodies in progress
+	resyncWake  chan struct{}
+	probeWake   chan struct{}
+	syncWake    chan struct{} // wakes the goroutine which publishes to other routers
+	scratch     sync.Pool     // of *decisionScratch
+	decisions   decisionLog
+	membership  membershipLog
+	broadcaster eventBroadcaster
+	calls       atomic.Int64 // API calls with bodies in progress
 
 	self      disco.Instance // this router's registration
 	lease     disco.Lease    // lease of self if resetStates registered it; only Run uses it
-	snapshots snapshots
+	snapshots snapshotState
 	// mustRestore makes followEvents start over from a snapshot; only followEvents uses it.
-	stale bool
+	mustRestore bool
 
-	cache   cache
-	predict predictions
-	mu      struct {
+	cache       cacheIndex
+	predictions predictions
+	mu          struct {
 		sync.Mutex
 		members []*member // ascending by worker
 		broken  []brokenInstance
-		pools   []*pool // ascending by model
-		names   map[string]*pool
+		pools   []*modelPool // ascending by model
+		names   map[string]*modelPool
 		// adapters marks the names which are LoRA adapters.
 		adapters map[string]bool
-		health   *health.Machine
+		health   *health.Monitor
 		pinging  int // pings in flight
 		// replica exchanges active requests with other routers; nil if Sync is off.
 		replica *replica.Replica
-		lookup  lookup // scratch for requests that waited
+		lookup  prefixLookup // scratch for requests that waited
 		// referred maps a model to the checksum last passed to SetReferenceCard.
 		referred map[string]string
 	}
 }
 
 // decisionScratch is the memory of one decision.
-type scratch struct {
-	blocks []kv.BlockHash
-	chain  []kv.SeqHash
-	lookup lookup
-	looked bool // the prompt was looked up
+type decisionScratch struct {
+	blocks   []kv.BlockHash
+	chain    []kv.SeqHash
+	lookup   prefixLookup
+	lookedUp bool // the prompt was looked up
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then the HTTP API takes
@@ -121,36 +121,36 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	log = obs.Component(log, "router")
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
-		started:  time.Now(),
-		matches:  cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
-		resync:   make(chan struct{}, 1),
-		probe:    make(chan struct{}, 1),
-		changed:  make(chan struct{}, 1),
-		begun:    make(chan struct{}),
-		enlisted: make(chan struct{}),
-		seen:     make(chan struct{}),
-		stale:    true,
+		started:      time.Now(),
+		usesOverlaps: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		resyncWake:   make(chan struct{}, 1),
+		probeWake:    make(chan struct{}, 1),
+		syncWake:     make(chan struct{}, 1),
+		statesReady:  make(chan struct{}),
+		registered:   make(chan struct{}),
+		workersSeen:  make(chan struct{}),
+		mustRestore:  true,
 	}
-	r.roster.log = log
-	r.events = r.matches && !cfg.NoKVEvents
+	r.membership.log = log
+	r.usesEvents = r.usesOverlaps && !cfg.NoKVEvents
 	r.self = newSelf(&r.cfg)
-	if err := r.predict.open(&r.cfg, r.predictedTTL(), r.now); err != nil {
+	if err := r.predictions.initialize(&r.cfg, r.predictedTTL(), r.now); err != nil {
 		return nil, err
 	}
-	if err := r.cache.open(&r.cfg, r.now); err != nil {
+	if err := r.cache.initialize(&r.cfg, r.now); err != nil {
 		return nil, err
 	}
-	r.saw = sync.OnceFunc(func() { close(r.seen) })
-	r.enlist = sync.OnceFunc(func() { close(r.enlisted) })
-	r.scratch.New = func() any { return new(scratch) }
-	r.decisions.init(cfg.Decisions)
+	r.markWorkersSeen = sync.OnceFunc(func() { close(r.workersSeen) })
+	r.markRegistered = sync.OnceFunc(func() { close(r.registered) })
+	r.scratch.New = func() any { return new(decisionScratch) }
+	r.decisions.initialize(cfg.Decisions)
 	r.mu.health = checks
 	if cfg.Sync {
 		if r.mu.replica, err = r.newReplica(); err != nil {
 			return nil, err
 		}
 	}
-	r.mu.names, r.mu.adapters = map[string]*pool{}, map[string]bool{}
+	r.mu.names, r.mu.adapters = map[string]*modelPool{}, map[string]bool{}
 	r.mu.referred = map[string]string{}
 	r.metrics = newMetrics(metrics, r)
 	collectPools(metrics, &r.cache)
@@ -161,7 +161,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 // predicts nothing.
 func (r *Router) predictedTTL() time.Duration {
 	switch {
-	case !r.matches:
+	case !r.usesOverlaps:
 		return 0
 	case r.cfg.NoKVEvents:
 		return approxTTL
@@ -174,28 +174,28 @@ func (r *Router) predictedTTL() time.Duration {
 // router serves at any time with what it knows: few overlaps before the event backlog is read, the last
 // known workers without discovery.
 func (r *Router) Run(ctx context.Context) error {
-	durable := r.events && r.planes.Archive != nil
-	if durable && r.cfg.Snapshots.Reset != Keep {
+	durable := r.usesEvents && r.planes.Archive != nil
+	if durable && r.cfg.Snapshots.Reset != ResetNever {
 		if err := r.resetStates(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
-		parts.Go(func() { r.keep(ctx, op, f) })
+		parts.Go(func() { r.runRepeatedly(ctx, op, f) })
 	}
-	parts.Go(func() { r.announce(ctx, durable) })
-	part("watch workers", func() error { return r.planes.Registry.Watch(ctx, disco.Worker, r.setInstances) })
+	parts.Go(func() { r.awaitRegistration(ctx, durable) })
+	part("watch workers", func() error { return r.planes.Registry.Watch(ctx, disco.KindWorker, r.setInstances) })
 	part("follow loads", func() error {
-		return r.planes.Bus.Subscribe(ctx, bus.Load(r.cfg.Namespace), 0, r.takeLoad, nil)
+		return r.planes.Bus.Subscribe(ctx, bus.LoadTopic(r.cfg.Namespace), 0, r.handleLoad, nil)
 	})
-	if r.events {
-		part("follow cache events", func() error { return r.follow(ctx) })
+	if r.usesEvents {
+		part("follow cache events", func() error { return r.followEvents(ctx) })
 	}
 	if durable {
-		part("register router", func() error { return r.presence(ctx) })
+		part("register router", func() error { return r.keepRegistered(ctx) })
 		if r.cfg.Snapshots.Threshold > 0 {
-			parts.Go(func() { r.keepSnapshots(ctx) })
+			parts.Go(func() { r.runSnapshots(ctx) })
 		}
 	}
 	if r.planes.RPC != nil {
@@ -203,29 +203,29 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 	if r.cfg.Sync {
 		part("follow other routers", func() error {
-			return r.planes.Bus.Subscribe(ctx, bus.Slots(r.cfg.Namespace, r.cfg.Component), 0, r.takeSlots, nil)
+			return r.planes.Bus.Subscribe(ctx, bus.ActiveSequencesTopic(r.cfg.Namespace, r.cfg.Component), 0, r.handlePeerMessage, nil)
 		})
 		parts.Go(func() { r.syncReplicas(ctx) })
 	}
-	parts.Go(func() { r.maintain(ctx) })
+	parts.Go(func() { r.runMaintenance(ctx) })
 	parts.Wait()
 	r.EndWatches()
-	r.roster.flush(true)
+	r.membership.flushCounts(true)
 	r.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
 
 // awaitRegistration closes statesReady once other routers can see that the states are in use, or after
 // enlistTime: requests do not wait for discovery.
-func (r *Router) announce(ctx context.Context, durable bool) {
-	defer close(r.begun)
+func (r *Router) awaitRegistration(ctx context.Context, durable bool) {
+	defer close(r.statesReady)
 	if !durable {
 		return
 	}
 	late := time.NewTimer(enlistTime)
 	defer late.Stop()
 	select {
-	case <-r.enlisted:
+	case <-r.registered:
 	case <-late.C:
 	case <-ctx.Done():
 	}
@@ -234,14 +234,14 @@ func (r *Router) announce(ctx context.Context, durable bool) {
 // StatesReady returns a channel that is closed when Run has made sure that the router may use the
 // existing states. Until then Run may still return an error, so the process should not report itself as
 // serving.
-func (r *Router) Begun() <-chan struct{} { return r.begun }
+func (r *Router) StatesReady() <-chan struct{} { return r.statesReady }
 
 // WorkersSeen returns a channel that is closed when discovery has first listed the workers.
-func (r *Router) Seen() <-chan struct{} { return r.seen }
+func (r *Router) WorkersSeen() <-chan struct{} { return r.workersSeen }
 
 // runRepeatedly calls f until ctx ends: a plane that fails is no reason to stop serving.
-func (r *Router) keep(ctx context.Context, op string, f func() error) {
-	wait := backoff.Backoff{Least: 100 * time.Millisecond, Most: 5 * time.Second}
+func (r *Router) runRepeatedly(ctx context.Context, op string, f func() error) {
+	wait := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
 		err := f()
 		if ctx.Err() != nil {

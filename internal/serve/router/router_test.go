@@ -22,8 +22,8 @@ import (
 	"go.uber.org/goleak"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // cluster is a router and workers on planes in memory. It runs in a bubble.
 type cluster struct {
 	t        *testing.T
-	rpc      *rpc.Mem
+	rpc      *rpc.MemPlane
 	bus      *bus.FaultyBus
 	registry *servetest.Registry
 	metrics  *obs.Metrics
@@ -55,7 +55,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{
-		t: t, rpc: rpc.NewMem(), bus: bus.Faulty(bus.NewMem(), 1, bus.Faults{}), registry: servetest.NewRegistry(),
+		t: t, rpc: rpc.NewMemPlane(), bus: bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}), registry: servetest.NewRegistry(),
 		metrics: obs.NewMetrics(), engines: map[kv.WorkerID]*servetest.Engine{}, stops: map[kv.WorkerID]func(){},
 	}
 	c.wmetrics = worker.NewMetrics(c.metrics)
@@ -98,7 +98,7 @@ func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func
 // startWorker runs a worker until its entry in stops is called.
 func (c *cluster) startWorker(id kv.WorkerID, epoch uint64) {
 	c.t.Helper()
-	c.startWorkerOf(id, epoch, servetest.Card("m"))
+	c.startWorkerOf(id, epoch, servetest.ModelCard("m"))
 }
 
 func (c *cluster) startWorkerOf(id kv.WorkerID, epoch uint64, card engine.Card) {
@@ -124,9 +124,9 @@ func (c *cluster) stopWorkers() {
 // byteTokens uses every byte as a token.
 type byteTokens struct{}
 
-func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
+func (byteTokens) MakePrompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
 	var text string
-	if !q.Endpoint.Talks() {
+	if !q.Endpoint.IsConversation() {
 		text = q.Prompts[0].Text
 	}
 	for _, m := range q.Messages {
@@ -137,7 +137,7 @@ func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error)
 	}
 	text += string(q.TemplateArgs)
 	if strings.Contains(text, "refuse") {
-		return prep.Prompt{}, fault.Param("messages", "the template refuses the conversation")
+		return prep.Prompt{}, fault.InvalidParam("messages", "the template refuses the conversation")
 	}
 	var p prep.Prompt
 	for _, b := range []byte(text) {
@@ -163,10 +163,10 @@ func (c *cluster) serve(id string, tokens []kv.Token) (route.Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	defer c.router.Free(id, 1)
+	defer c.router.FreeReservation(id, 1)
 	ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 2}, Logprobs: -1}
 	err = c.rpc.Call(c.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error {
-		c.router.Prefilled(id, 1, 0)
+		c.router.MarkPrefilled(id, 1, 0)
 		return nil
 	})
 	synctest.Wait()
@@ -259,7 +259,7 @@ func (c *cluster) checkIndex() {
 	c.t.Helper()
 	held := c.dump()
 	for id, e := range c.engines {
-		if want := e.Held(); !slices.Equal(held[id], want) {
+		if want := e.HeldPrefixes(); !slices.Equal(held[id], want) {
 			c.t.Errorf("worker %d: the index has %d blocks, the engine %d", id, len(held[id]), len(want))
 		}
 		delete(held, id)
@@ -288,7 +288,7 @@ func TestPrefixGoesToHolder(t *testing.T) {
 			}
 		}
 		c.checkIndex()
-		c.engines[holder[0]].Evict(3)
+		c.engines[holder[0]].EvictBlocks(3)
 		synctest.Wait()
 		c.checkIndex()
 		for id, row := range c.workers() {
@@ -319,22 +319,22 @@ func TestWorkerGone(t *testing.T) {
 		delete(c.stops, 1)
 		delete(c.engines, 1)
 		c.checkIndex()
-		c.router.Free("b", 1) // the reservation is gone already: no harm
+		c.router.FreeReservation("b", 1) // the reservation is gone already: no harm
 		if d := c.mustServe("c", prompt(0, 40, 3)); d.Worker.ID != 2 || d.OverlapBlocks != 0 {
 			t.Errorf("routed to %+v", d)
 		}
 		_, err := c.router.Route(t.Context(), &route.Request{ID: "d", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 1), Pin: kv.Worker{ID: 1}})
-		if fault.Of(err) != fault.NotFound || err == nil {
+		if fault.CodeOf(err) != fault.NotFound || err == nil {
 			t.Errorf("pinned to the worker that is gone: %v", err)
 		}
 		c.stops[2]()
 		delete(c.stops, 2)
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "e", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 1)})
-		if fault.Of(err) != fault.Unavailable || err == nil {
+		if fault.CodeOf(err) != fault.Unavailable || err == nil {
 			t.Errorf("without workers: %v, want unavailable", err)
 		}
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "e", Attempt: 1, Model: "other", Tokens: prompt(0, 40, 1)})
-		if fault.Of(err) != fault.NotFound || err == nil {
+		if fault.CodeOf(err) != fault.NotFound || err == nil {
 			t.Errorf("unknown model: %v, want not found", err)
 		}
 	})
@@ -367,12 +367,12 @@ func TestEventsOfALaterLife(t *testing.T) {
 		c := newCluster(t)
 		defer c.startRouter(router.Config{})()
 		defer c.stopWorkers()
-		later := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 9, First: 1, BlockSize: 4, Events: []kv.Event{
+		later := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 9, First: 1, BlockSize: 4, Events: []kv.Event{
 			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2, 3}},
 		}}
 		publish := func() {
 			t.Helper()
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &later)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", kvfeed.AppendRecord(nil, &later)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -391,7 +391,7 @@ func TestEventsOfALaterLife(t *testing.T) {
 // TestGapHeals: whatever the event plane does to the records, the index is correct again some time
 // after it has stopped.
 func TestGapHeals(t *testing.T) {
-	for _, f := range []bus.Faults{
+	for _, f := range []bus.BusFaults{
 		{Drop: 0.3},
 		{Lose: 0.3},
 		{Duplicate: 0.5},
@@ -411,11 +411,11 @@ func TestGapHeals(t *testing.T) {
 			for i := range 60 {
 				c.mustServe(fmt.Sprint(i), prompt(100*(i%20), 24, i))
 				if i%7 == 0 {
-					c.engines[kv.WorkerID(1+i%2)].Evict(2)
+					c.engines[kv.WorkerID(1+i%2)].EvictBlocks(2)
 				}
 				c.neverMore()
 			}
-			c.bus.Set(bus.Faults{})
+			c.bus.Set(bus.BusFaults{})
 			<-time.After(2 * time.Minute) // the longest backoff plus a margin
 			c.checkIndex()
 			for id, row := range c.workers() {
@@ -432,7 +432,7 @@ func (c *cluster) neverMore() {
 	c.t.Helper()
 	for id, held := range c.dump() {
 		for _, seq := range held {
-			if e := c.engines[id]; e == nil || !e.Ever(seq) {
+			if e := c.engines[id]; e == nil || !e.HasHeld(seq) {
 				c.t.Fatalf("the index has a block of worker %d that it never held", id)
 			}
 		}
@@ -447,10 +447,10 @@ func TestLostTail(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
-		c.engines[1].Evict(5)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
+		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		if n := len(c.dump()[1]); n != 10 {
 			t.Fatalf("%d blocks right after the loss, want 10: the test has not lost anything", n)
 		}
@@ -476,11 +476,11 @@ func TestRepair(t *testing.T) {
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
 		lost := []string{"penstock.backend.kv-events"}
-		c.bus.Set(bus.Faults{Lose: 1, Topics: lost})
-		c.engines[1].Evict(5)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: lost})
+		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
-		c.engines[1].Evict(1)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[1].EvictBlocks(1)
 		synctest.Wait()
 		if row := c.workers()[1]; row.Feed.State != "repairing" || row.CachedBlocks != 10 {
 			t.Fatalf("after the loss: %+v", row)
@@ -488,7 +488,7 @@ func TestRepair(t *testing.T) {
 		if d := c.mustServe("b", prompt(0, 40, 2)); d.OverlapBlocks != 0 {
 			t.Errorf("%d blocks are believed though events are missing", d.OverlapBlocks)
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		<-time.After(time.Second)
 		row := c.workers()[1]
 		if f := row.Feed; f.State != "live" || f.Gaps != 1 || f.Repaired != 1 || f.Described+f.GivenUp+f.Missing != 0 || f.Resyncs < 2 {
@@ -515,8 +515,8 @@ func TestWrongBlockSize(t *testing.T) {
 		c.mustServe("a", prompt(0, 40, 1))
 		w := kv.Worker{ID: 1}
 		for i := range 5 {
-			rec := &feed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+			rec := &kvfeed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, rec)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -567,19 +567,19 @@ func TestLostRetention(t *testing.T) {
 		}
 		<-time.After(10 * time.Second)
 		leaks.Store(true)
-		c.engines[1].Evict(2) // nothing will show this
-		c.engines[2].Evict(2)
+		c.engines[1].EvictBlocks(2) // nothing will show this
+		c.engines[2].EvictBlocks(2)
 		<-time.After(10 * time.Millisecond)
 		leaks.Store(false)
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
-		c.engines[2].Evict(1)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[2].EvictBlocks(1)
 		<-time.After(10 * time.Millisecond)
 		for id, row := range c.workers() {
 			if row.Feed.State != "repairing" || row.CachedBlocks == 0 {
 				t.Errorf("after the loss worker %d: %+v", id, row)
 			}
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		<-time.After(time.Second)
 		c.checkIndex()
 		for id, row := range c.workers() {
@@ -604,8 +604,8 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
 		}
 		<-time.After(5 * time.Second)
-		topic := bus.KVEvents("penstock", "backend")
-		span, err := c.bus.Span(t.Context(), topic)
+		topic := bus.KVEventsTopic("penstock", "backend")
+		span, err := c.bus.DescribeTopic(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -613,7 +613,7 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for another router
-			if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), key, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -661,8 +661,8 @@ func TestEventsBeforeWorkers(t *testing.T) {
 			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
 		}
 		stop()
-		topic := bus.KVEvents("penstock", "backend")
-		span, err := c.bus.Span(t.Context(), topic)
+		topic := bus.KVEventsTopic("penstock", "backend")
+		span, err := c.bus.DescribeTopic(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -703,8 +703,8 @@ func TestForgedNumbers(t *testing.T) {
 			c.startWorker(1, 1)
 			c.mustServe("a", prompt(0, 40, 1))
 			w := kv.Worker{ID: 1}
-			rec := &feed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.Card("m").BlockSize), Events: events}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+			rec := &kvfeed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.ModelCard("m").BlockSize), Events: events}
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, rec)); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -712,7 +712,7 @@ func TestForgedNumbers(t *testing.T) {
 				t.Fatalf("%s: %d blocks are believed after the forgery", name, d.OverlapBlocks)
 			}
 			<-time.After(30 * time.Second)
-			c.engines[1].Evict(2)
+			c.engines[1].EvictBlocks(2)
 			c.mustServe("c", prompt(500, 40, 1))
 			<-time.After(time.Second)
 			c.checkIndex()
@@ -795,17 +795,17 @@ func TestReservations(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect("routed", 1, 40)
-		if err := route(); fault.Of(err) != fault.Conflict || err == nil {
+		if err := route(); fault.CodeOf(err) != fault.Conflict || err == nil {
 			t.Errorf("the same attempt again: %v, want conflict", err)
 		}
 		if _, err := c.router.Explain(t.Context(), req); err != nil {
 			t.Error(err)
 		}
 		expect("explained", 1, 40)
-		c.router.Prefilled("a", 1, 0)
+		c.router.MarkPrefilled("a", 1, 0)
 		expect("prefilled", 1, 0)
-		c.router.Free("a", 1)
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1)
 		expect("freed", 0, 0)
 
 		if err := route(); err != nil {
@@ -813,8 +813,8 @@ func TestReservations(t *testing.T) {
 		}
 		for range 10 {
 			<-time.After(30 * time.Second)
-			c.router.Renew("a", 1)
-			c.router.Renew("unknown", 1)
+			c.router.RenewReservation("a", 1)
+			c.router.RenewReservation("unknown", 1)
 		}
 		expect("renewed for longer than the TTL", 1, 0) // its prefill should be over by now
 		<-time.After(2 * time.Minute)                   // it is neither renewed nor freed
@@ -822,7 +822,7 @@ func TestReservations(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := c.router.Route(ctx, req); fault.Of(err) != fault.Canceled || err == nil {
+		if _, err := c.router.Route(ctx, req); fault.CodeOf(err) != fault.Canceled || err == nil {
 			t.Errorf("for a client that is gone: %v", err)
 		}
 		expect("not routed", 0, 0)
@@ -842,7 +842,7 @@ func TestDrainingWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.bus.Publish(t.Context(), bus.Load("penstock"), "1/0", report); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.LoadTopic("penstock"), "1/0", report); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -865,21 +865,21 @@ func TestUnreadableRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		defer c.startRouter(router.Config{})()
-		card := servetest.Card("m")
+		card := servetest.ModelCard("m")
 		card.KVEvents = true
 		meta, err := engine.EncodeCard(card)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
+		c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
 		record := func(first uint64, events ...kv.Event) []byte {
-			return feed.AppendRecord(nil, &feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
+			return kvfeed.AppendRecord(nil, &kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
 		}
 		stored := func(b kv.BlockHash) kv.Event {
 			return kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{b}}
 		}
 		told := func(data []byte) {
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", data); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", data); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -925,7 +925,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%d workers have entries after the only one left", n)
 		}
 		// It is alive, and publishes.
-		if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), "1/0", nil); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), "1/0", nil); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Second)
@@ -1153,8 +1153,8 @@ func TestConcurrent(t *testing.T) {
 					// The worker may be draining: then the call fails, and the request is freed all the
 					// same.
 					_ = c.rpc.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil })
-					c.router.Prefilled(id, 1, 0)
-					c.router.Free(id, 1)
+					c.router.MarkPrefilled(id, 1, 0)
+					c.router.FreeReservation(id, 1)
 				}
 			})
 		}
@@ -1180,12 +1180,12 @@ func TestConcurrent(t *testing.T) {
 
 func BenchmarkRoute(b *testing.B) {
 	const workers = 64
-	mem, registry := bus.NewMem(), servetest.NewRegistry()
+	mem, registry := bus.NewMemBus(), servetest.NewRegistry()
 	r, err := router.New(router.Config{}, router.Planes{Bus: mem, Registry: registry}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	meta, err := engine.EncodeCard(servetest.Card("m"))
+	meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -1195,11 +1195,11 @@ func BenchmarkRoute(b *testing.B) {
 		b.Fatal(err)
 	}
 	for id := range kv.WorkerID(workers) {
-		registry.Set(disco.Instance{Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
-		rec := feed.Record{Worker: kv.Worker{ID: id + 1}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens[:128*(id+1)], nil)},
+		registry.Set(disco.Instance{Kind: disco.KindWorker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+		rec := kvfeed.Record{Worker: kv.Worker{ID: id + 1}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens[:128*(id+1)], nil)},
 		}}
-		if err := mem.Publish(b.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(rec.Worker), feed.AppendRecord(nil, &rec)); err != nil {
+		if err := mem.Publish(b.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(rec.Worker), kvfeed.AppendRecord(nil, &rec)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -1212,7 +1212,7 @@ func BenchmarkRoute(b *testing.B) {
 	defer func() { cancel(); <-done }()
 	best := func() int {
 		d, err := r.Route(ctx, &route.Request{ID: "r", Attempt: 1, Model: "m", Tokens: tokens})
-		r.Free("r", 1)
+		r.FreeReservation("r", 1)
 		if err != nil {
 			return -1
 		}

@@ -34,7 +34,7 @@ func newReplicas(t *testing.T) *replicas {
 	return &replicas{newCluster(t), bus.NewFaultyArchive(inner, 1, bus.ArchiveFaults{}), inner}
 }
 
-var eventTopic = bus.KVEvents("penstock", "backend")
+var eventTopic = bus.KVEventsTopic("penstock", "backend")
 
 // replica is one router of several.
 type replica struct {
@@ -45,15 +45,15 @@ type replica struct {
 }
 
 // often writes a snapshot every 20 messages.
-var often = router.Snapshots{Threshold: 20}
+var often = router.SnapshotPolicy{Threshold: 20}
 
-func (c *replicas) start(s router.Snapshots) *replica {
+func (c *replicas) start(s router.SnapshotPolicy) *replica {
 	c.t.Helper()
 	return c.startOver(c.bus, c.archive, s)
 }
 
 // startOver starts a replica with its own planes.
-func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snapshots) *replica {
+func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.SnapshotPolicy) *replica {
 	c.t.Helper()
 	r := &replica{replicas: c, metrics: obs.NewMetrics()}
 	var err error
@@ -130,9 +130,9 @@ func (c *replicas) names() (names []string) {
 	return names
 }
 
-func (c *replicas) span() bus.Span {
+func (c *replicas) span() bus.TopicState {
 	c.t.Helper()
-	s, err := c.bus.Span(c.t.Context(), eventTopic)
+	s, err := c.bus.DescribeTopic(c.t.Context(), eventTopic)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestThirdReplica(t *testing.T) {
 		first.stop()
 		second.stop()
 
-		c.engines[1].Evict(3) // while no router is there
+		c.engines[1].EvictBlocks(3) // while no router is there
 		synctest.Wait()
 		asked := c.asked(t)
 		third := c.start(often)
@@ -195,7 +195,7 @@ func TestThirdReplica(t *testing.T) {
 func (c *replicas) asked(t *testing.T) func() int {
 	n := 0
 	stop := c.run("count", func(ctx context.Context) error {
-		return c.bus.Subscribe(ctx, bus.KVResync("penstock"), 0, func(bus.Message) error { n++; return nil }, nil)
+		return c.bus.Subscribe(ctx, bus.KVResyncTopic("penstock"), 0, func(bus.Message) error { n++; return nil }, nil)
 	})
 	return func() int {
 		t.Helper()
@@ -234,7 +234,7 @@ func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
 	change(&h)
 	w := snapshot.NewWriter(nil, h)
 	for _, s := range sections {
-		w.Add(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
+		w.AddSection(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
 	}
 	return w.Finish()
 }
@@ -279,7 +279,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 		}, 1, 0, 1},
 		"the newest says that it is of another life": {func(c *replicas, newest, _ string) {
 			data, _ := c.inner.Get(c.t.Context(), newest)
-			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.Life++ }))
+			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.StreamID++ }))
 		}, 1, 0, 1},
 		"others are in the way": {func(c *replicas, _, _ string) {
 			for _, name := range []string{"zzz", "penstock.backend.snapshot.z", "penstock.backend.snapshot.fffffffffffffff.1", "penstock.other.snapshot.ffffffffffffffff.00000000000000000099"} {
@@ -328,7 +328,7 @@ func TestDyingWithinASnapshot(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newReplicas(t)
 			defer c.stopWorkers()
-			witness := c.start(router.Snapshots{}) // requests go through it; it writes no snapshot
+			witness := c.start(router.SnapshotPolicy{}) // requests go through it; it writes no snapshot
 			c.startWorker(1, 1)
 			c.startWorker(2, 1)
 			m := &mortal{Bus: c.bus, Archive: c.archive, left: step}
@@ -393,7 +393,7 @@ func (m *mortal) Delete(ctx context.Context, name string) error {
 	return m.Archive.Delete(ctx, name)
 }
 
-func (m *mortal) List(ctx context.Context, prefix string) ([]bus.Object, error) {
+func (m *mortal) List(ctx context.Context, prefix string) ([]bus.ArchiveObject, error) {
 	if err := m.step(); err != nil {
 		return nil, err
 	}
@@ -408,7 +408,7 @@ func TestSlowReplica(t *testing.T) {
 		defer c.stopWorkers()
 		writer := c.start(often)
 		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
-		slow := c.startOver(gate, c.archive, router.Snapshots{})
+		slow := c.startOver(gate, c.archive, router.SnapshotPolicy{})
 		c.startWorker(1, 1)
 		c.startWorker(2, 1)
 		for round := range 4 {
@@ -434,9 +434,9 @@ func TestLateWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
-		writer := c.start(router.Snapshots{Threshold: 1000})
+		writer := c.start(router.SnapshotPolicy{Threshold: 1000})
 		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
-		late := c.startOver(gate, c.archive, router.Snapshots{Threshold: 1000, Look: 12 * time.Second})
+		late := c.startOver(gate, c.archive, router.SnapshotPolicy{Threshold: 1000, Look: 12 * time.Second})
 		c.startWorker(1, 1)
 		c.load(writer, 0, 25)
 		pass(20 * time.Second)
@@ -487,10 +487,10 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 			c.startWorker(2, 1)
 			first, second := c.start(often), c.start(often)
 			for round := range 6 {
-				c.bus.Set(bus.Faults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
+				c.bus.Set(bus.BusFaults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
 				c.load(first, 100*round, 15)
 				pass(6 * time.Second)
-				c.bus.Set(bus.Faults{})
+				c.bus.Set(bus.BusFaults{})
 				second.stop()
 				second = c.start(often)
 				second.cluster.router = second.router
@@ -542,8 +542,8 @@ func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settled(t)
 		defer c.stopWorkers()
-		reset := func(how router.Reset) error {
-			r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: how}}, router.Planes{
+		reset := func(how router.ResetMode) error {
+			r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Reset: how}}, router.Planes{
 				Bus: c.bus, Registry: c.registry, RPC: c.rpc, Archive: c.archive,
 			}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -553,10 +553,10 @@ func TestResetStates(t *testing.T) {
 			defer cancel()
 			return r.Run(ctx)
 		}
-		live := c.start(router.Snapshots{})
+		live := c.start(router.SnapshotPolicy{})
 		before := c.span()
-		err := reset(router.Alone)
-		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "--namespace") || !strings.Contains(err.Error(), "1 other routers") {
+		err := reset(router.ResetIfAlone)
+		if fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "--namespace") || !strings.Contains(err.Error(), "1 other routers") {
 			t.Errorf("beside a live router: %v", err)
 		}
 		if len(c.names()) != 2 || c.span() != before {
@@ -565,10 +565,10 @@ func TestResetStates(t *testing.T) {
 		if n := len(c.routers()); n != 1 {
 			t.Errorf("%d routers are registered, want the live one", n)
 		}
-		other := disco.Instance{Kind: disco.Router, ID: 9, Namespace: "another", Component: "backend"}
+		other := disco.Instance{Kind: disco.KindRouter, ID: 9, Namespace: "another", Component: "backend"}
 		c.registry.Set(other)
 		live.stop()
-		if err := reset(router.Alone); err != nil {
+		if err := reset(router.ResetIfAlone); err != nil {
 			t.Errorf("alone: %v", err)
 		}
 		if s := c.span(); len(c.names()) != 0 || s.First <= before.Last {
@@ -577,7 +577,7 @@ func TestResetStates(t *testing.T) {
 		live = c.start(often)
 		pass(10 * time.Second)
 		live.exact()
-		if err := reset(router.Force); err != nil {
+		if err := reset(router.ResetForce); err != nil {
 			t.Errorf("forced: %v", err)
 		}
 		pass(10 * time.Second)
@@ -587,13 +587,13 @@ func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settled(t)
 		defer c.stopWorkers()
-		r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: router.Alone}}, router.Planes{
+		r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Reset: router.ResetIfAlone}}, router.Planes{
 			Bus: c.bus, Registry: blindRegistry{c.registry}, RPC: c.rpc, Archive: c.archive,
 		}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Run(t.Context()); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
+		if err := r.Run(t.Context()); fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
 			t.Errorf("where nobody sees routers: %v", err)
 		}
 	})
@@ -603,7 +603,7 @@ func TestResetStates(t *testing.T) {
 type blindRegistry struct{ disco.Registry }
 
 func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
-	if kind != disco.Worker {
+	if kind != disco.KindWorker {
 		<-ctx.Done()
 		return nil
 	}
@@ -612,7 +612,7 @@ func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]d
 
 func (c *replicas) routers() (all []disco.Instance) {
 	for _, in := range c.registry.Instances() {
-		if in.Kind == disco.Router && in.Namespace == "penstock" {
+		if in.Kind == disco.KindRouter && in.Namespace == "penstock" {
 			all = append(all, in)
 		}
 	}
@@ -624,7 +624,7 @@ func TestQuietCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
-		r := c.start(router.Snapshots{Threshold: 1 << 20})
+		r := c.start(router.SnapshotPolicy{Threshold: 1 << 20})
 		c.startWorker(1, 1)
 		c.load(r, 0, 3) // by far less than a threshold
 		pass(10 * time.Second)

@@ -32,13 +32,13 @@ type natsFleet struct {
 	cfg     natsd.Config
 	server  *natsd.Server
 	told    signals
-	calls   *rpc.Mem
+	calls   *rpc.MemPlane
 	engine  *servetest.Engine
 	metrics *obs.Metrics
 }
 
 func startNATSFleet(t *testing.T) *natsFleet {
-	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMem(), metrics: obs.NewMetrics()}
+	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
 	f.serve()
 	f.cfg.Listen = f.server.URL()[len("nats://"):] // the same after a restart
 	t.Cleanup(func() {
@@ -46,7 +46,7 @@ func startNATSFleet(t *testing.T) *natsFleet {
 			t.Error(err)
 		}
 	})
-	f.engine = servetest.New(servetest.Config{Card: servetest.Card("m")})
+	f.engine = servetest.New(servetest.Config{Card: servetest.ModelCard("m")})
 	p := f.planes()
 	w, err := worker.New(worker.Config{ID: 7, Epoch: 1}, f.engine, worker.Planes{RPC: f.calls, Bus: p.Bus, Registry: p.Registry}, worker.NewMetrics(f.metrics), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -78,7 +78,7 @@ func (f *natsFleet) dial() *nats.Conn {
 func (f *natsFleet) planes() router.Planes {
 	f.t.Helper()
 	nc := f.dial()
-	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	events, err := bus.NewNATSBus(nc, bus.NATSBusConfig{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func (f *natsFleet) planes() router.Planes {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	registry, err := disco.NewNATS(nc, disco.NATSConfig{})
+	registry, err := disco.NewNATSRegistry(nc, disco.NATSRegistryConfig{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func (f *natsFleet) run(run func(context.Context) error) (stop func()) {
 // start starts a replica that writes a snapshot after every message, at every check.
 func (f *natsFleet) start() (*cluster, func()) {
 	f.t.Helper()
-	r, err := router.New(router.Config{Snapshots: router.Snapshots{Threshold: 1, Look: 100 * time.Millisecond}}, f.planes(), nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Threshold: 1, Look: 100 * time.Millisecond}}, f.planes(), nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -149,11 +149,11 @@ func (f *natsFleet) request(r *router.Router, id string, first int) {
 	if err := f.calls.Call(f.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
 		f.t.Error(err)
 	}
-	r.Free(id, 1)
+	r.FreeReservation(id, 1)
 }
 
 func (f *natsFleet) held() map[kv.WorkerID][]kv.SeqHash {
-	return map[kv.WorkerID][]kv.SeqHash{7: f.engine.Held()}
+	return map[kv.WorkerID][]kv.SeqHash{7: f.engine.HeldPrefixes()}
 }
 
 // follows waits until a replica has what the engine holds.
@@ -205,7 +205,7 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	round(2)
 	events := f.planes().Bus
 	f.told.until(t, "the stream is purged", func() bool {
-		span, err := events.Span(t.Context(), eventTopic)
+		span, err := events.DescribeTopic(t.Context(), eventTopic)
 		return err == nil && span.First > 1
 	})
 	stopFirst()
@@ -237,7 +237,7 @@ func TestServerLosesItsDisk(t *testing.T) {
 		if err := f.server.Close(); err != nil {
 			t.Fatal(err)
 		}
-		f.engine.Evict(4 + round)
+		f.engine.EvictBlocks(4 + round)
 		if round%2 == 1 {
 			f.cfg.DataDir = t.TempDir()
 		}
@@ -246,7 +246,7 @@ func TestServerLosesItsDisk(t *testing.T) {
 		f.follows(second)
 	}
 	stopFirst()
-	f.engine.Evict(3)
+	f.engine.EvictBlocks(3)
 	third, stopThird := f.start()
 	f.follows(third)
 	f.follows(second)

@@ -15,10 +15,10 @@ import (
 const snapshotsKept = 2
 
 // snapshotState describes the newest snapshot in the archive.
-type snapshots struct {
+type snapshotState struct {
 	mu struct {
 		sync.Mutex
-		newest place
+		newest streamPosition
 		taken  int64     // as its header says; 0 if there is none
 		seen   time.Time // when it was found to be the newest
 		size   int
@@ -26,7 +26,7 @@ type snapshots struct {
 }
 
 // setNewest records the newest snapshot.
-func (s *snapshots) saw(at place, taken int64) {
+func (s *snapshotState) setNewest(at streamPosition, taken int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.newest, s.mu.taken, s.mu.seen = at, taken, time.Now()
@@ -34,7 +34,7 @@ func (s *snapshots) saw(at place, taken int64) {
 
 // isDue reports whether the content at a position is worth a snapshot: enough messages arrived since
 // the last one, or any did and it is old.
-func (s *snapshots) due(at place, threshold uint64, interval time.Duration) bool {
+func (s *snapshotState) isDue(at streamPosition, threshold uint64, interval time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch newest := s.mu.newest; {
@@ -48,7 +48,7 @@ func (s *snapshots) due(at place, threshold uint64, interval time.Duration) bool
 }
 
 // age returns the age of the newest snapshot; ok is false if none is known.
-func (s *snapshots) age() (age time.Duration, ok bool) {
+func (s *snapshotState) age() (age time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.taken == 0 {
@@ -59,7 +59,7 @@ func (s *snapshots) age() (age time.Duration, ok bool) {
 
 // runSnapshots writes snapshots until ctx ends. It retries after a failure with growing waits, since
 // events wait for each encoding.
-func (r *Router) keepSnapshots(ctx context.Context) {
+func (r *Router) runSnapshots(ctx context.Context) {
 	wait := r.cfg.Snapshots.Look
 	look := time.NewTimer(wait)
 	defer look.Stop()
@@ -69,18 +69,18 @@ func (r *Router) keepSnapshots(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		wait = r.keepSnapshot(ctx, wait)
+		wait = r.writeDueSnapshot(ctx, wait)
 		look.Reset(wait)
 	}
 }
 
 // writeDueSnapshot writes a snapshot if one is due, and returns the time until the next check; waited
 // is the previous wait.
-func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Duration {
-	if !r.caughtUp.Load() || !r.snapshotDue() {
+func (r *Router) writeDueSnapshot(ctx context.Context, waited time.Duration) time.Duration {
+	if !r.caughtUp.Load() || !r.isSnapshotDue() {
 		return r.cfg.Snapshots.Look
 	}
-	err := r.takeSnapshot(ctx)
+	err := r.writeSnapshotLeased(ctx)
 	if err == nil || ctx.Err() != nil {
 		return r.cfg.Snapshots.Look
 	}
@@ -89,22 +89,22 @@ func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Du
 	return max(r.cfg.Snapshots.Look, min(2*waited, r.cfg.Snapshots.Interval))
 }
 
-func (r *Router) snapshotDue() bool {
-	return r.snapshots.due(r.cache.where(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
+func (r *Router) isSnapshotDue() bool {
+	return r.snapshots.isDue(r.cache.position(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
 }
 
 // writeSnapshotLeased writes a snapshot as the archive's only writer, if one is still due.
-func (r *Router) takeSnapshot(ctx context.Context) error {
+func (r *Router) writeSnapshotLeased(ctx context.Context) error {
 	err := r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
-		if err := r.noteNewest(ctx); err != nil || !r.snapshotDue() {
+		if err := r.refreshNewest(ctx); err != nil || !r.isSnapshotDue() {
 			return err
 		}
-		if late, err := r.late(ctx); err != nil || late {
+		if late, err := r.isBehindArchive(ctx); err != nil || late {
 			return err
 		}
 		return r.writeSnapshot(ctx)
 	})
-	if fault.Of(err) == fault.Conflict {
+	if fault.CodeOf(err) == fault.Conflict {
 		return nil // another router writes; this one sees the result later
 	}
 	return err
@@ -112,24 +112,24 @@ func (r *Router) takeSnapshot(ctx context.Context) error {
 
 // isBehindArchive reports whether another replica has written a snapshot which covers more than is
 // known here yet: this router's would replace it.
-func (r *Router) late(ctx context.Context) (bool, error) {
+func (r *Router) isBehindArchive(ctx context.Context) (bool, error) {
 	r.snapshots.mu.Lock()
 	newest := r.snapshots.mu.newest
 	r.snapshots.mu.Unlock()
-	if at := r.cache.where(); at.life != newest.life || at.seq >= newest.seq {
+	if at := r.cache.position(); at.life != newest.life || at.seq >= newest.seq {
 		return false, nil
 	}
-	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
-	return err == nil && newest.goesOn(span), err // otherwise the stream lost its end
+	span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
+	return err == nil && newest.isContinuedBy(span), err // otherwise the stream lost its end
 }
 
 // refreshNewest looks for snapshots that another replica has written.
-func (r *Router) noteNewest(ctx context.Context) error {
-	all, err := r.kept(ctx)
+func (r *Router) refreshNewest(ctx context.Context) error {
+	all, err := r.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
-	life := r.cache.where().life
+	life := r.cache.position().life
 	r.snapshots.mu.Lock()
 	known := r.snapshots.mu.newest
 	r.snapshots.mu.Unlock()
@@ -137,9 +137,9 @@ func (r *Router) noteNewest(ctx context.Context) error {
 		if k.life != life {
 			continue
 		}
-		if k.place != known {
+		if k.streamPosition != known {
 			// Its header has the exact time.
-			r.snapshots.saw(k.place, time.Now().UnixMilli())
+			r.snapshots.setNewest(k.streamPosition, time.Now().UnixMilli())
 		}
 		break
 	}
@@ -154,37 +154,37 @@ func (r *Router) writeSnapshot(ctx context.Context) error {
 	r.snapshots.mu.Lock()
 	size := r.snapshots.mu.size
 	r.snapshots.mu.Unlock()
-	at, data := r.cache.snapshot(begun.UnixMilli(), size+size/8)
+	at, data := r.cache.takeSnapshot(begun.UnixMilli(), size+size/8)
 	if data == nil {
 		return nil
 	}
 	encoded := time.Since(begun)
-	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
 	if err != nil {
 		return err
 	}
-	if !at.goesOn(span) {
+	if !at.isContinuedBy(span) {
 		return nil // the stream was replaced, and no message of the new one has arrived yet
 	}
 	if err := r.planes.Archive.Put(ctx, r.snapshotName(at), data); err != nil {
 		return err
 	}
-	r.metrics.snapshots.written(len(data), encoded, time.Since(begun))
-	r.snapshots.saw(at, begun.UnixMilli())
+	r.metrics.snapshots.observeWrite(len(data), encoded, time.Since(begun))
+	r.snapshots.setNewest(at, begun.UnixMilli())
 	r.snapshots.mu.Lock()
 	r.snapshots.mu.size = len(data)
 	r.snapshots.mu.Unlock()
-	return r.prune(ctx, at)
+	return r.pruneArchive(ctx, at)
 }
 
 // pruneArchive removes superfluous snapshots, including snapshots of other lives of the stream
 // and of an end that it lost, and then purges the stream.
-func (r *Router) prune(ctx context.Context, newest place) error {
-	all, err := r.kept(ctx)
+func (r *Router) pruneArchive(ctx context.Context, newest streamPosition) error {
+	all, err := r.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
-	var stay []keptSnapshot
+	var stay []archivedSnapshot
 	for _, k := range all {
 		if k.life == newest.life && k.seq <= newest.seq && len(stay) < snapshotsKept {
 			stay = append(stay, k)

@@ -8,18 +8,18 @@ import (
 	"net/http"
 	"time"
 
+	"penstock/core/activeseq"
+	"penstock/core/activeseq/replica"
 	"penstock/core/kv"
-	"penstock/core/slots"
-	"penstock/core/slots/replica"
 	"penstock/internal/plane/bus"
 )
 
 const (
 	// publishTimeout bounds how long one message to other routers waits for the plane. The protocol
 	// repairs lost messages.
-	told = time.Second
+	publishTimeout = time.Second
 	// batchDelay is how long a change waits for further changes to join its message.
-	gather = time.Millisecond
+	batchDelay = time.Millisecond
 )
 
 // newReplica returns this router's side of the exchange of active requests between routers. Each
@@ -30,15 +30,15 @@ func (r *Router) newReplica() (*replica.Replica, error) {
 	return replica.New(replica.Config{
 		Router: max(1, binary.LittleEndian.Uint64(id[:])),
 		Epoch:  uint64(r.started.UnixNano()),
-	}, tables{r})
+	}, replicaTables{r})
 }
 
 // replicaTables finds the active sequences of a worker's pool. The replica's caller holds mu.
-type tables struct{ r *Router }
+type replicaTables struct{ r *Router }
 
-// Table implements replica.Tables.
-func (t tables) Table(w kv.Worker) *slots.Table {
-	m := t.r.member(w)
+// TableOf implements replica.Tables.
+func (t replicaTables) TableOf(w kv.Worker) *activeseq.ReservationTable {
+	m := t.r.memberLocked(w)
 	if m == nil {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (t tables) Table(w kv.Worker) *slots.Table {
 }
 
 // journalLocked returns the journal of reservations for a pool; nil without Sync.
-func (r *Router) journal() slots.Journal {
+func (r *Router) journalLocked() activeseq.Journal {
 	if r.mu.replica == nil {
 		return nil
 	}
@@ -57,12 +57,12 @@ func (r *Router) journal() slots.Journal {
 }
 
 // wakeSyncLocked wakes syncReplicas if there is something to publish.
-func (r *Router) tell() {
-	if r.mu.replica == nil || !r.mu.replica.Pending() {
+func (r *Router) wakeSyncLocked() {
+	if r.mu.replica == nil || !r.mu.replica.HasPending() {
 		return
 	}
 	select {
-	case r.changed <- struct{}{}:
+	case r.syncWake <- struct{}{}:
 	default:
 	}
 }
@@ -75,8 +75,8 @@ func (r *Router) syncReplicas(ctx context.Context) {
 	var out [][]byte
 	for ctx.Err() == nil {
 		select {
-		case <-r.changed:
-			due.Reset(gather) // changes in the meantime go with it
+		case <-r.syncWake:
+			due.Reset(batchDelay) // changes in the meantime go with it
 			select {
 			case <-due.C:
 			case <-ctx.Done():
@@ -87,12 +87,12 @@ func (r *Router) syncReplicas(ctx context.Context) {
 		var next time.Duration
 		out, next = r.stepReplica(out[:0])
 		for _, data := range out {
-			r.publishSlots(ctx, data)
+			r.publishActive(ctx, data)
 		}
 		clear(out)
 		due.Reset(next)
 	}
-	r.publishSlots(context.WithoutCancel(ctx), r.farewell())
+	r.publishActive(context.WithoutCancel(ctx), r.leaveMessage())
 }
 
 // stepReplica appends to out the messages to publish now, and returns the time until the next step.
@@ -101,34 +101,34 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	defer r.mu.Unlock()
 	now := r.now()
 	out = r.mu.replica.Step(now, out)
-	return out, max(gather, r.mu.replica.Next().Sub(now))
+	return out, max(batchDelay, r.mu.replica.Next().Sub(now))
 }
 
 // leaveMessage returns the message that this router stops, so that the others need not wait for it.
-func (r *Router) farewell() []byte {
+func (r *Router) leaveMessage() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.replica.Leave()
+	return r.mu.replica.LeaveMessage()
 }
 
 // publishActive publishes one message; decisions do not wait for it.
-func (r *Router) publishSlots(ctx context.Context, data []byte) {
-	limited, cancel := context.WithTimeout(ctx, told)
+func (r *Router) publishActive(ctx context.Context, data []byte) {
+	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	err := r.planes.Bus.Publish(limited, bus.Slots(r.cfg.Namespace, r.cfg.Component), "", data)
+	err := r.planes.Bus.Publish(limited, bus.ActiveSequencesTopic(r.cfg.Namespace, r.cfg.Component), "", data)
 	if err != nil && ctx.Err() == nil {
 		r.throttle.Log(ctx, slog.LevelWarn, "cannot tell other routers of this one's requests", "error", err)
 	}
 }
 
 // handlePeerMessage takes a message of another router.
-func (r *Router) takeSlots(m bus.Message) error {
+func (r *Router) handlePeerMessage(m bus.Message) error {
 	r.mu.Lock()
-	err := r.mu.replica.Accept(r.now(), m.Data)
+	err := r.mu.replica.HandleMessage(r.now(), m.Data)
 	for _, p := range r.mu.pools {
-		r.admit(p) // a worker may have less load
+		r.admitLocked(p) // a worker may have less load
 	}
-	r.tell() // possibly an answer
+	r.wakeSyncLocked() // possibly an answer
 	r.mu.Unlock()
 	if err != nil {
 		r.throttle.Log(context.Background(), slog.LevelWarn, "a message of another router cannot be read", "error", err)
@@ -157,10 +157,10 @@ type replicasRow struct {
 }
 
 func (r *Router) serveReplicas(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, r.replicas())
+	return writeJSON(w, r.replicaTable())
 }
 
-func (r *Router) replicas() replicasRow {
+func (r *Router) replicaTable() replicasRow {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := replicasRow{Rows: []replicaRow{}}
@@ -171,14 +171,14 @@ func (r *Router) replicas() replicasRow {
 		return row
 	}
 	now := r.now()
-	row.Sync, row.Requests = true, r.mu.replica.Own()
-	for _, p := range r.mu.replica.Peers(nil) {
-		out := replicaRow{Router: hex(p.Router), Requests: p.Requests, Unplaced: p.Unplaced, HeardFor: seconds(now.Sub(p.Heard))}
+	row.Sync, row.Requests = true, r.mu.replica.OwnReservations()
+	for _, p := range r.mu.replica.AppendPeers(nil) {
+		out := replicaRow{Router: formatHex(p.Router), Requests: p.Requests, Unplaced: p.Unplaced, HeardFor: toSeconds(now.Sub(p.Heard))}
 		if p.Agreed > 0 {
-			out.AgreedFor = new(seconds(now.Sub(p.Agreed)))
+			out.AgreedFor = new(toSeconds(now.Sub(p.Agreed)))
 		}
 		if p.Lacking {
-			out.BehindFor = seconds(now.Sub(p.Behind))
+			out.BehindFor = toSeconds(now.Sub(p.Behind))
 		}
 		row.Rows = append(row.Rows, out)
 	}

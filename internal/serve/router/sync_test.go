@@ -73,14 +73,14 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 				t.Fatalf("the second router would choose %v: %v", e.Decision.Worker, err)
 			}
 		}
-		c.router.Prefilled("a", 1, 0)
-		c.router.Grown("a", 1, 2*blockSize(d))
+		c.router.MarkPrefilled("a", 1, 0)
+		c.router.RecordOutput("a", 1, 2*blockSize(d))
 		time.Sleep(300 * time.Millisecond) // virtual
 		sees(load(1, 64/blockSize(d)+2, 0))
 		if rows := ask(t, second, "/v1/router/replicas"); !strings.Contains(rows, `"sync":true,"requests":0,"rows":[{"router":"`) || !strings.Contains(rows, `"requests":1,"unplaced":0`) {
 			t.Error(rows)
 		}
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
 		time.Sleep(10 * time.Millisecond) // virtual
 		sees(load(0, 0, 0))
 
@@ -114,7 +114,7 @@ func TestLostChangesHeal(t *testing.T) {
 		defer c.stopWorkers()
 		time.Sleep(2 * time.Second) // virtual
 
-		c.bus.Set(bus.Faults{Drop: 0.4, Duplicate: 0.2})
+		c.bus.Set(bus.BusFaults{Drop: 0.4, Duplicate: 0.2})
 		for i := range 200 {
 			r := c.router
 			if i%2 == 0 {
@@ -125,12 +125,12 @@ func TestLostChangesHeal(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Millisecond) // virtual
-			r.Prefilled(id, 1, 0)
+			r.MarkPrefilled(id, 1, 0)
 			if i%20 > 1 {
-				r.Free(id, 1)
+				r.FreeReservation(id, 1)
 			}
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		time.Sleep(3 * time.Second) // virtual
 		for _, r := range []*router.Router{c.router, second} {
 			if rows := ask(t, r, "/v1/router/workers"); !strings.Contains(rows, `"load":{"active_requests":20,`) || !strings.Contains(rows, `"others":{"active_requests":10,"prefill_tokens":0}`) {

@@ -46,7 +46,7 @@ func TestAdaptersChange(t *testing.T) {
 			if err == nil {
 				return served
 			}
-			return fault.Of(err)
+			return fault.CodeOf(err)
 		}
 		if got := listed(); got != "3 []" || ask("law") != fault.NotFound {
 			t.Errorf("%s, law is served", got)
@@ -81,7 +81,7 @@ func TestMiscountsChange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fmt.Sprint(card.Adapters, card.Miscounted)
+			return fmt.Sprint(card.Adapters, card.MiscountedMedia)
 		}
 		for _, step := range []struct {
 			to   chan []string

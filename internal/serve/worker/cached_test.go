@@ -10,9 +10,9 @@ import (
 // TestCachedLate: cached tokens are counted whenever the engine reports them.
 func TestCachedLate(t *testing.T) {
 	for _, tt := range []struct {
-		tells servetest.Telling
+		tells servetest.CachedReporting
 		want  string
-	}{{servetest.TellsFirst, "8"}, {servetest.TellsLast, "8"}, {servetest.TellsNever, "0"}} {
+	}{{servetest.ReportsFirst, "8"}, {servetest.ReportsLast, "8"}, {servetest.ReportsNever, "0"}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, servetest.Config{Cached: tt.tells})
 			r.start(r.engine)

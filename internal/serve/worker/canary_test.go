@@ -41,12 +41,12 @@ const (
 	prefilling // sends nothing, but its signs show work
 )
 
-// Signs implements engine.SignSource.
-func (m *moody) Signs() (s engine.Signs) {
+// HealthReport implements engine.SignSource.
+func (m *moody) HealthReport() (s engine.HealthReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.mood == prefilling {
-		s.Work = uint64(time.Since(m.mu.since) / time.Second)
+		s.Progress = uint64(time.Since(m.mu.since) / time.Second)
 	}
 	return s
 }
@@ -254,7 +254,7 @@ func TestCanaryRests(t *testing.T) {
 			t.Errorf("state %q after an answer, %v", r.state(), err)
 		}
 		cancel()
-		if err := <-done; fault.Of(err) != fault.Unavailable {
+		if err := <-done; fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("the call that got nothing ended with %v: nobody goes on with it", err)
 		}
 		r.stop()

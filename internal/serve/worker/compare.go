@@ -15,7 +15,7 @@ const (
 	// store must not keep it from starting.
 	compareTimeout = 2 * time.Second
 	// comparePing bounds the ping of another worker.
-	compareCall = time.Second
+	comparePing = time.Second
 )
 
 // checkNameConflict returns an error if the model's name is served with a card that differs from this
@@ -23,20 +23,20 @@ const (
 // considers workers of the same namespace and component which discovery confirms and which answer a
 // ping. If one of them has the same card the name is also this worker's, and the others are refused. A
 // store that does not answer in time does not prevent the start.
-func (w *Worker) compare(ctx context.Context) error {
+func (w *Worker) checkNameConflict(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
 	var conflict error
-	for _, in := range w.others(ctx) {
+	for _, in := range w.otherWorkers(ctx) {
 		card, err := engine.DecodeCard(in.Meta)
 		if err != nil || card.Name != w.card.Name {
 			continue
 		}
-		field, ours, theirs, differ := w.card.Differs(&card)
+		field, ours, theirs, differ := w.card.FirstDifference(&card)
 		switch {
 		case !differ:
 			return nil
-		case conflict == nil && w.answers(ctx, in.Addr):
+		case conflict == nil && w.answersPing(ctx, in.Addr):
 			conflict = fault.New(fault.Conflict,
 				"%s is served with another model card: %s is %s here and %s at worker %d on %s (pid %d); start this worker with the same settings, or under another name",
 				card.Name, field, ours, theirs, in.ID, in.Host, in.PID)
@@ -47,12 +47,12 @@ func (w *Worker) compare(ctx context.Context) error {
 
 // otherWorkers returns the other workers which discovery confirms; none if it does not answer before
 // ctx ends.
-func (w *Worker) others(ctx context.Context) []disco.Instance {
+func (w *Worker) otherWorkers(ctx context.Context) []disco.Instance {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var once sync.Once
 	var found []disco.Instance
-	err := w.planes.Registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+	err := w.planes.Registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 		once.Do(func() {
 			for _, in := range set {
 				if in.ID != w.cfg.ID && in.Namespace == w.cfg.Namespace && in.Component == w.cfg.Component && !in.Unconfirmed {
@@ -70,8 +70,8 @@ func (w *Worker) others(ctx context.Context) []disco.Instance {
 
 // answersPing reports whether a worker answers a ping: the registration of a killed worker remains
 // until its lease expires.
-func (w *Worker) answers(ctx context.Context, addr string) bool {
-	ctx, cancel := context.WithTimeout(ctx, compareCall)
+func (w *Worker) answersPing(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, comparePing)
 	defer cancel()
 	return w.planes.RPC.Call(ctx, addr, engine.MethodPing, nil, func([]byte) error { return nil }) == nil
 }

@@ -15,13 +15,13 @@ import (
 // neighbour registers another worker; alive ones answer pings.
 func (r *rig) neighbour(in disco.Instance, alive bool, change func(*engine.Card)) {
 	r.t.Helper()
-	card := servetest.Card("m")
+	card := servetest.ModelCard("m")
 	change(&card)
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	in.Kind, in.Epoch, in.Meta = disco.Worker, 1, meta
+	in.Kind, in.Epoch, in.Meta = disco.KindWorker, 1, meta
 	if alive {
 		ctx, cancel := context.WithCancel(r.t.Context())
 		ready, served := make(chan string, 1), make(chan error, 1)

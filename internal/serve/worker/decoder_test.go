@@ -15,7 +15,7 @@ func TestMediaDecoder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, servetest.Config{})
 			r.cfg.MediaDecoder = &engine.MediaDecoder{Transfer: "shm"}
-			card := servetest.Card("m")
+			card := servetest.ModelCard("m")
 			card.Media = sees
 			r.start(servetest.New(servetest.Config{Card: card, Step: time.Millisecond}))
 			got, err := engine.DecodeCard(r.registry.Instances()[0].Meta)

@@ -69,7 +69,7 @@ type notedBus struct {
 }
 
 func (b notedBus) Publish(ctx context.Context, topic bus.Topic, key string, data []byte) error {
-	if topic == bus.Load("penstock") {
+	if topic == bus.LoadTopic("penstock") {
 		rep, err := engine.DecodeLoadReport(data)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ func (r *rig) follow(h *history) (end func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- r.bus.Subscribe(ctx, bus.Load("penstock"), 0, func(m bus.Message) error {
+		done <- r.bus.Subscribe(ctx, bus.LoadTopic("penstock"), 0, func(m bus.Message) error {
 			rep, err := engine.DecodeLoadReport(m.Data)
 			h.note(rep.State)
 			return err
@@ -120,7 +120,7 @@ func TestDrainOrder(t *testing.T) {
 		if took := time.Since(begin); took != 7*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if err := <-call; fault.Of(err) != fault.Draining {
+		if err := <-call; fault.CodeOf(err) != fault.Draining {
 			t.Errorf("the call ended with %v, want draining", err)
 		}
 		got := h.seen()
@@ -136,10 +136,10 @@ func TestDrainOrder(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
-		registry := disco.NewMem()
+		registry := disco.NewMemRegistry()
 		r.startOn(r.engine, registry)
 		defer r.cancel()
-		addr, _ := r.w.Registered()
+		addr, _ := r.w.RegisteredAddr()
 		call := make(chan error, 1)
 		go func() {
 			tokens, err := r.generate(t.Context(), addr, request(4))
@@ -149,7 +149,7 @@ func TestReplaced(t *testing.T) {
 			call <- err
 		}()
 		synctest.Wait()
-		other, err := registry.Register(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1})
+		other, err := registry.Register(t.Context(), disco.Instance{Kind: disco.KindWorker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestReplaced(t *testing.T) {
 		if state := r.w.Health().State; state != engine.StateDraining {
 			t.Errorf("it is %s, want draining", state)
 		}
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
 			t.Errorf("a new call: %v, want draining", err)
 		}
 		if err := <-call; err != nil {
@@ -168,10 +168,10 @@ func TestReplaced(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("it goes on unregistered")
 		}
-		if fault.Of(err) != fault.Conflict || !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
+		if fault.CodeOf(err) != fault.Conflict || !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
 			t.Errorf("Run: %v, want a conflict that says what to do", err)
 		}
-		if err := other.Update(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1}); err != nil {
+		if err := other.Update(t.Context(), disco.Instance{Kind: disco.KindWorker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1}); err != nil {
 			t.Errorf("the registration of the other: %v", err)
 		}
 	})
@@ -187,7 +187,7 @@ func TestLinger(t *testing.T) {
 		begin := time.Now()
 		r.cancel()
 		synctest.Wait()
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
 			t.Errorf("a call meanwhile: %v, want draining", err)
 		}
 		if err := r.rpc.Call(t.Context(), addr, engine.MethodPing, nil, func([]byte) error { return nil }); err != nil {

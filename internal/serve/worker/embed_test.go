@@ -86,12 +86,12 @@ func TestEmbeds(t *testing.T) {
 			req := embedRequest("r")
 			c.edit(req)
 			_, err := r.embed(t.Context(), r.addr(), req)
-			if err == nil || fault.Of(err) != c.want || strings.Contains(err.Error(), "secret") {
+			if err == nil || fault.CodeOf(err) != c.want || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 		}
 		err = r.rpc.Call(t.Context(), r.addr(), engine.MethodEmbed, nil, func([]byte) error { return nil })
-		if err == nil || fault.Of(err) != fault.Invalid {
+		if err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("an empty body: %v", err)
 		}
 		if log := r.log.String(); !strings.Contains(log, "prompt_tokens=2") || strings.Contains(log, "987654") {
@@ -108,7 +108,7 @@ func TestEmbedsNot(t *testing.T) {
 		if r.card().Embeddings {
 			t.Error("the card promises embeddings")
 		}
-		if _, err := r.embed(t.Context(), r.addr(), embedRequest("r")); err == nil || fault.Of(err) != fault.Unimplemented {
+		if _, err := r.embed(t.Context(), r.addr(), embedRequest("r")); err == nil || fault.CodeOf(err) != fault.Unimplemented {
 			t.Errorf("%v, want %v", err, fault.Unimplemented)
 		}
 	})
@@ -128,7 +128,7 @@ func TestEmbedBounds(t *testing.T) {
 			first <- err
 		}()
 		synctest.Wait()
-		if _, err := r.embed(t.Context(), r.addr(), embedRequest("s")); err == nil || fault.Of(err) != fault.Overloaded {
+		if _, err := r.embed(t.Context(), r.addr(), embedRequest("s")); err == nil || fault.CodeOf(err) != fault.Overloaded {
 			t.Errorf("the second call: %v, want %v", err, fault.Overloaded)
 		}
 		begin := time.Now()
@@ -160,7 +160,7 @@ func TestEmbedDrain(t *testing.T) {
 			}()
 			synctest.Wait()
 			r.stop()
-			if err := <-call; (err == nil) != finished || err != nil && fault.Of(err) != fault.Draining {
+			if err := <-call; (err == nil) != finished || err != nil && fault.CodeOf(err) != fault.Draining {
 				t.Errorf("drained for %v: %v", timeout, err)
 			}
 		})

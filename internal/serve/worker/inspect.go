@@ -8,7 +8,7 @@ import (
 
 // serveInspect answers a question about the workers behind a router. It does not count for a drain or
 // for MaxCalls: the router bounds its concurrent answers itself.
-func inspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
+func serveInspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
 	q, err := engine.DecodeInspection(body)
 	if err != nil {
 		return err
@@ -17,5 +17,5 @@ func inspect(ctx context.Context, router engine.Inspector, body []byte, send fun
 	if err != nil {
 		return err
 	}
-	return engine.SendInspected(answer, send)
+	return engine.SendInspectionFrames(answer, send)
 }

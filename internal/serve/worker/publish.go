@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
@@ -22,15 +22,15 @@ import (
 // overflows.
 //
 // Only run publishes, so that a repeated record never separates two parts of a new one.
-type publisher struct {
+type eventPublisher struct {
 	w       *Worker
 	worker  kv.Worker
 	key     string
 	started time.Time     // start of its monotonic time
 	asked   chan struct{} // of capacity 1: requests have arrived
 
-	record feed.Record // First is the number of the next event
-	cut    feed.Cutter
+	record kvfeed.Record // First is the number of the next event
+	cut    kvfeed.RecordSplitter
 	again  [][]byte // scratch of repeatRecords
 	// next is the number after the last event which the bus acknowledged, attempted the number after
 	// the last one passed to it. attempted is stored first.
@@ -38,17 +38,17 @@ type publisher struct {
 
 	mu struct {
 		sync.Mutex
-		log *feed.Log[[]byte]
+		log *kvfeed.EventLog[[]byte]
 	}
 }
 
-func newPublisher(w *Worker) (*publisher, error) {
+func newEventPublisher(w *Worker) (*eventPublisher, error) {
 	worker := kv.Worker{ID: w.cfg.ID}
-	p := &publisher{
+	p := &eventPublisher{
 		w: w, worker: worker, key: engine.WorkerKey(worker), started: time.Now(), asked: make(chan struct{}, 1),
-		record: feed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
+		record: kvfeed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
 	}
-	log, err := feed.NewLog[[]byte](feed.LogConfig{}, w.cfg.Epoch)
+	log, err := kvfeed.NewEventLog[[]byte](kvfeed.LogConfig{}, w.cfg.Epoch)
 	if err != nil {
 		return nil, err
 	}
@@ -57,20 +57,20 @@ func newPublisher(w *Worker) (*publisher, error) {
 	return p, nil
 }
 
-func (p *publisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
+func (p *eventPublisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
 
 // listenRequests records the requests of routers, until ctx ends.
-func (p *publisher) listen(ctx context.Context) error {
-	return p.w.planes.Bus.Subscribe(ctx, bus.KVResync(p.w.cfg.Namespace), 0, func(m bus.Message) error {
+func (p *eventPublisher) listenRequests(ctx context.Context) error {
+	return p.w.planes.Bus.Subscribe(ctx, bus.KVResyncTopic(p.w.cfg.Namespace), 0, func(m bus.Message) error {
 		if m.Key != p.key {
 			return nil
 		}
-		q, err := feed.DecodeRequest(p.worker, m.Data)
+		q, err := kvfeed.DecodeRequest(p.worker, m.Data)
 		if err != nil { // of a later version: a description answers any request
 			p.w.throttle.Log(ctx, slog.LevelWarn, "a router asks in a form that is not known", "error", err)
 		}
 		p.mu.Lock()
-		p.mu.log.Ask(q)
+		p.mu.log.AddRequest(q)
 		p.mu.Unlock()
 		select {
 		case p.asked <- struct{}{}:
@@ -84,10 +84,10 @@ var errResync = errors.New("a router asked for the whole cache")
 
 // run publishes until ctx ends. Each watch of the engine starts with a description of the whole cache,
 // so starting a new one answers a request for that, and recovers from any failure of the last one.
-func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
+func (p *eventPublisher) run(ctx context.Context, src engine.KVSource) error {
 	wait := newBackoff()
 	for {
-		err := p.watch(ctx, src)
+		err := p.watchCache(ctx, src)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -106,10 +106,10 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 
 // watchCache runs one watch of the engine, and answers requests which the latest records can answer,
 // until the watch fails, ctx ends, or a description is requested (errResync).
-func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
+func (p *eventPublisher) watchCache(ctx context.Context, src engine.KVSource) error {
 	watching, stop := context.WithCancel(ctx)
 	p.mu.Lock()
-	p.mu.log.Describing(p.now())
+	p.mu.log.StartDescription(p.now())
 	p.mu.Unlock()
 	batches, done, ended := make(chan []kv.Event), make(chan error), make(chan error, 1)
 	var watcher sync.WaitGroup
@@ -136,18 +136,18 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 			ready = batches
 		case events := <-ready:
 			// Publishing uses ctx, so that a record being published when the watch ends is completed.
-			done <- p.publish(ctx, events)
+			done <- p.publishEvents(ctx, events)
 			ready = nil
-			gathered.Reset(gather)
+			gathered.Reset(gatherDelay)
 		case err := <-ended:
 			return err
 		case <-p.asked:
-			answer.Reset(p.untilAnswer())
+			answer.Reset(p.untilNextAnswer())
 		case <-answer.C:
-			if err := p.answer(ctx); err != nil {
+			if err := p.answerRequests(ctx); err != nil {
 				return err
 			}
-			answer.Reset(p.untilAnswer())
+			answer.Reset(p.untilNextAnswer())
 		}
 	}
 }
@@ -155,15 +155,15 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 // gatherDelay is how long the events after a record are gathered for the next one. A record costs the
 // bus, and every router, more than most of its contents. The delay of some milliseconds does no harm:
 // routers predict what they sent for longer than that.
-const gather = 10 * time.Millisecond
+const gatherDelay = 10 * time.Millisecond
 
 // idleAnswer is the wait without pending requests: the next request wakes the publisher.
 const idleAnswer = time.Hour
 
-func (p *publisher) untilAnswer() time.Duration {
+func (p *eventPublisher) untilNextAnswer() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.mu.log.Due()
+	at, ok := p.mu.log.AnswerDue()
 	if !ok {
 		return idleAnswer
 	}
@@ -171,32 +171,32 @@ func (p *publisher) untilAnswer() time.Duration {
 }
 
 // answerRequests answers the requests which are due, or returns errResync for a new watch to answer.
-func (p *publisher) answer(ctx context.Context) error {
+func (p *eventPublisher) answerRequests(ctx context.Context) error {
 	p.mu.Lock()
-	a := p.mu.log.Answer(p.now())
+	a := p.mu.log.NextAnswer(p.now())
 	if a.Repeat {
-		p.again = p.mu.log.AppendFrom(p.again[:0], a.From)
+		p.again = p.mu.log.AppendRecords(p.again[:0], a.From)
 	}
 	p.mu.Unlock()
 	switch {
 	case a.Describe:
 		return errResync
 	case a.Repeat:
-		return p.repeat(ctx)
+		return p.repeatRecords(ctx)
 	}
 	return nil
 }
 
 // repeatRecords publishes the records in again once more, or if there are none an empty record, which
 // says that nothing is missing.
-func (p *publisher) repeat(ctx context.Context) error {
+func (p *eventPublisher) repeatRecords(ctx context.Context) error {
 	defer clear(p.again)
 	if len(p.again) == 0 {
 		p.record.Events = nil
-		p.again = append(p.again, feed.AppendRecord(nil, &p.record))
+		p.again = append(p.again, kvfeed.AppendRecord(nil, &p.record))
 	}
 	for _, data := range p.again {
-		if err := p.keep(ctx, data); err != nil {
+		if err := p.publishRecord(ctx, data); err != nil {
 			return err
 		}
 		p.w.metrics.repeats.Inc()
@@ -206,7 +206,7 @@ func (p *publisher) repeat(ctx context.Context) error {
 
 // publishEvents numbers events and publishes them in records of bounded size. It returns when the bus
 // has stored all of them, or with ctx's error.
-func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
+func (p *eventPublisher) publishEvents(ctx context.Context, events []kv.Event) error {
 	p.cut.Reset(events)
 	for {
 		p.record.Events = p.cut.Next()
@@ -214,26 +214,26 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 		if n == 0 {
 			return nil
 		}
-		data := feed.AppendRecord(nil, &p.record)
+		data := kvfeed.AppendRecord(nil, &p.record)
 		// These numbers are used up whether or not the record arrives.
 		p.record.First += uint64(n)
 		p.attempted.Store(p.record.First)
 		p.mu.Lock()
-		p.mu.log.Add(n, len(data), data)
+		p.mu.log.AddRecord(n, len(data), data)
 		p.mu.Unlock()
-		if err := p.keep(ctx, data); err != nil {
+		if err := p.publishRecord(ctx, data); err != nil {
 			return err
 		}
 		p.next.Store(p.record.First)
 		p.w.metrics.records.Inc()
-		p.w.metrics.published(p.record.Events)
+		p.w.metrics.countEvents(p.record.Events)
 	}
 }
 
 // publishRecord publishes an encoded record until the bus has it. A failed attempt may have arrived;
 // receivers drop duplicates by number.
-func (p *publisher) keep(ctx context.Context, data []byte) error {
-	topic := bus.KVEvents(p.w.cfg.Namespace, p.w.cfg.Component)
+func (p *eventPublisher) publishRecord(ctx context.Context, data []byte) error {
+	topic := bus.KVEventsTopic(p.w.cfg.Namespace, p.w.cfg.Component)
 	for wait := newBackoff(); ; {
 		err := p.w.planes.Bus.Publish(ctx, topic, p.key, data)
 		if err == nil {
@@ -242,7 +242,7 @@ func (p *publisher) keep(ctx context.Context, data []byte) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.w.metrics.bad.Inc()
+		p.w.metrics.failedPublishes.Inc()
 		p.w.throttle.Log(ctx, slog.LevelWarn, "cannot publish cache events, trying again", "error", err)
 		if err := wait.Wait(ctx); err != nil {
 			return err

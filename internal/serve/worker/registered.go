@@ -11,13 +11,13 @@ import (
 var ErrReplaced = errors.New("another process has registered with the same id and replaced it")
 
 // replacedError returns the error of a worker whose registration another process has replaced.
-func (w *Worker) replaced() error {
+func (w *Worker) replacedError() error {
 	return fault.New(fault.Conflict, "worker %d: %w; two processes cannot share an id: start this one with another --worker-id, or without one, and not on the --data-dir of the other", w.cfg.ID, ErrReplaced)
 }
 
 // RegisteredAddr returns the address that the worker has registered in discovery; false before that. It
 // remains until the worker drains.
-func (w *Worker) Registered() (addr string, ok bool) {
+func (w *Worker) RegisteredAddr() (addr string, ok bool) {
 	at := w.registered.Load()
 	if at == nil {
 		return "", false

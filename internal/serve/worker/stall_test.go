@@ -103,7 +103,7 @@ func TestStreamStalls(t *testing.T) {
 				if !tt.alone {
 					beside = r.call(ctx, "goes on", 9000)
 				}
-				if err := <-stalled; fault.Of(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
+				if err := <-stalled; fault.CodeOf(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
 					t.Errorf("it ended after %v: %v", time.Since(start), err)
 				}
 				synctest.Wait() // the monitor counts a stream after it has ended it
@@ -204,7 +204,7 @@ func TestFrozenUnderTraffic(t *testing.T) {
 		}
 		select {
 		case err := <-old:
-			if fault.Of(err) != fault.Unavailable {
+			if fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("its stream ended with %v", err)
 			}
 		case <-time.After(5 * time.Second):
@@ -237,15 +237,15 @@ type reached struct {
 	}
 }
 
-// Signs implements engine.SignSource.
-func (e *reached) Signs() engine.Signs {
+// HealthReport implements engine.SignSource.
+func (e *reached) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return engine.Signs{Live: e.mu.live}
+	return engine.HealthReport{Live: e.mu.live}
 }
 
-// WatchSigns implements engine.SignWatcher.
-func (e *reached) WatchSigns(ctx context.Context, changed func()) {
+// WatchHealth implements engine.SignWatcher.
+func (e *reached) WatchHealth(ctx context.Context, changed func()) {
 	e.mu.Lock()
 	e.mu.changed = changed
 	e.mu.Unlock()
@@ -270,7 +270,7 @@ func TestWhatTheEngineKnows(t *testing.T) {
 		end := r.follow(h)
 		e := &reached{Engine: r.engine}
 		r.start(e)
-		for _, live := range []engine.Liveness{engine.Doubt, engine.Down, engine.Up, engine.Doubt, engine.Up} {
+		for _, live := range []engine.Liveness{engine.Suspect, engine.Down, engine.Up, engine.Suspect, engine.Up} {
 			e.be(live)
 			if got := r.state(); (got == engine.StateReady) != (live == engine.Up) {
 				t.Errorf("liveness %d: %s", live, got)
@@ -285,4 +285,4 @@ func TestWhatTheEngineKnows(t *testing.T) {
 	})
 }
 
-var _ engine.SignWatcher = (*reached)(nil)
+var _ engine.HealthWatcher = (*reached)(nil)

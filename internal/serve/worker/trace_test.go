@@ -51,7 +51,7 @@ func TestTraced(t *testing.T) {
 		}
 		sent := 0
 		w := &Worker{cfg: Config{ID: 3}}
-		serve := traced(obs.NewTracer(provider), w, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		serve := traceCalls(obs.NewTracer(provider), w, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 			if method != tt.method {
 				t.Errorf("%s: the method is %s", tt.name, method)
 			}

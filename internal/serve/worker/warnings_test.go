@@ -28,13 +28,13 @@ func (e *worried) Warnings() []engine.Warning {
 	return append([]engine.Warning(nil), e.warnings...)
 }
 
-func (e *worried) Adapters() []string { return []string{"style"} }
+func (e *worried) LoadedAdapters() []string { return []string{"style"} }
 
 func (e *worried) WatchAdapters(ctx context.Context, sink func([]string)) error {
 	return tell(ctx, e.lists, sink)
 }
 
-func (e *worried) WatchCounts(ctx context.Context, sink func([]string)) error {
+func (e *worried) WatchMediaCounts(ctx context.Context, sink func([]string)) error {
 	return tell(ctx, e.kinds, sink)
 }
 
@@ -106,7 +106,7 @@ func follow(r *rig, into chan<- engine.LoadReport) (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- r.bus.Subscribe(ctx, bus.Load("penstock"), 0, func(m bus.Message) error {
+		done <- r.bus.Subscribe(ctx, bus.LoadTopic("penstock"), 0, func(m bus.Message) error {
 			rep, err := engine.DecodeLoadReport(m.Data)
 			into <- rep
 			return err

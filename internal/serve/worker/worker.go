@@ -37,15 +37,15 @@ type Worker struct {
 	cfg      Config
 	eng      engine.Engine
 	card     engine.Card // without its adapters and miscounted media
-	listed   *listed     // its adapters and miscounted media, and the whole card's JSON
+	liveCard *liveCard   // its adapters and miscounted media, and the whole card's JSON
 	planes   Planes
-	server   *server
+	server   *callServer
 	metrics  workerMetrics
 	shared   *Metrics // of all workers of the process
 	log      *slog.Logger
 	throttle *obs.Throttle
 	// updatingCard is held while the card changes, so that changes are made one after another.
-	relisting sync.Mutex
+	updatingCard sync.Mutex
 	// registered is the worker's address, once it is registered.
 	registered atomic.Pointer[string]
 }
@@ -79,22 +79,22 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}
-	if p, ok := eng.(engine.Passer); ok {
-		card.Passes = p.Passes()
+	if p, ok := eng.(engine.PassthroughEngine); ok {
+		card.PassthroughPaths = p.PassthroughPaths()
 	}
 	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
 	w := &Worker{
-		cfg: cfg, eng: eng, card: card, listed: newListed(), planes: planes,
+		cfg: cfg, eng: eng, card: card, liveCard: newLiveCard(), planes: planes,
 		shared: metrics, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
-	if err := w.list(card.Adapters, card.Miscounted); err != nil {
+	if err := w.setLists(card.Adapters, card.MiscountedMedia); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	var err error
-	if w.server, err = newServer(w); err != nil {
+	if w.server, err = newCallServer(w); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w.metrics = metrics.add(cfg.ID)
+	w.metrics = metrics.addWorker(cfg.ID)
 	w.metrics.ready.Set(1)
 	return w, nil
 }
@@ -116,7 +116,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errEnded)
 	defer w.throttle.Flush(life)
-	defer w.shared.remove(w.cfg.ID)
+	defer w.shared.removeWorker(w.cfg.ID)
 
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
@@ -138,27 +138,27 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer refuse()
 	addr := make(chan string, 1)
 	part("serve", func() error {
-		return w.planes.RPC.Serve(serving, w.cfg.Addr, traced(w.planes.Tracer, w, s.handle), func(a string) { addr <- a })
+		return w.planes.RPC.Serve(serving, w.cfg.Addr, traceCalls(w.planes.Tracer, w, s.handleCall), func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
-		part("listen for resyncs", func() error { return s.publisher.listen(life) })
+		part("listen for resyncs", func() error { return s.publisher.listenRequests(life) })
 	}
 	if src, ok := w.eng.(engine.AdapterWatcher); ok {
-		part("watch adapters", func() error { return src.WatchAdapters(life, w.relist) })
+		part("watch adapters", func() error { return src.WatchAdapters(life, w.updateAdapters) })
 	}
-	if src, ok := w.eng.(engine.CountWatcher); ok {
-		part("watch the counts of media", func() error { return src.WatchCounts(life, w.recount) })
+	if src, ok := w.eng.(engine.MediaCountWatcher); ok {
+		part("watch the counts of media", func() error { return src.WatchMediaCounts(life, w.updateMiscounted) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
-	if src, ok := w.eng.(engine.SignWatcher); ok {
-		part("watch the engine's signs", func() error { src.WatchSigns(life, s.poke); return nil })
+	if src, ok := w.eng.(engine.HealthWatcher); ok {
+		part("watch the engine's signs", func() error { src.WatchHealth(life, s.wakeLoadPublisher); return nil })
 	}
-	part("monitor the engine", func() error { return newMonitor(s).run(life) })
+	part("monitor the engine", func() error { return newEngineMonitor(s).run(life) })
 
 	// Registration must not delay the end: it stops when either context ends.
 	starting, started := mergeDone(ctx, life)
-	in, lease, err := w.register(starting, addr)
+	in, lease, err := w.registerWorker(starting, addr)
 	started()
 	if err != nil {
 		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
@@ -170,7 +170,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var lost <-chan struct{}
 	if lease != nil {
 		lost = lease.Lost()
-		updates.Go(func() { w.keepListed(registered, lease, in) })
+		updates.Go(func() { w.keepCardRegistered(registered, lease, in) })
 	}
 	var replaced error
 	select {
@@ -178,16 +178,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-life.Done(): // a part failed: no call can finish
 	case <-lost:
 		if ctx.Err() == nil { // otherwise a restart of this worker may have replaced it
-			replaced = w.replaced()
+			replaced = w.replacedError()
 		}
 	}
 
-	s.door.shut()
-	s.announce(life)
+	s.limiter.closeAdmission()
+	s.publishLoadNow(life)
 	leave()
 	updates.Wait()
-	w.release(life, lease)
-	s.abort(w.drain(life, s))
+	w.releaseLease(life, lease)
+	s.abortCalls(w.drainCalls(life, s))
 	refuse()
 	end(errEnded)
 	parts.Wait()
@@ -200,16 +200,16 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // drainCalls waits until the running calls are done, the drain timeout passes, or the worker fails, but
 // at least for Linger. It returns the error for the remaining calls.
-func (w *Worker) drain(life context.Context, s *server) error {
+func (w *Worker) drainCalls(life context.Context, s *callServer) error {
 	late := time.NewTimer(w.cfg.DrainTimeout)
 	defer late.Stop()
 	lingered := time.NewTimer(w.cfg.Linger)
 	defer lingered.Stop()
-	if n, _ := s.door.inside(); n > 0 {
+	if n, _ := s.limiter.callCount(); n > 0 {
 		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
 	}
 	select {
-	case <-s.door.empty:
+	case <-s.limiter.empty:
 		select {
 		case <-lingered.C:
 		case <-life.Done():
@@ -220,7 +220,7 @@ func (w *Worker) drain(life context.Context, s *server) error {
 	if life.Err() != nil {
 		return fault.New(fault.Unavailable, "worker %d has failed", w.cfg.ID)
 	}
-	if n, _ := s.door.inside(); n > 0 {
+	if n, _ := s.limiter.callCount(); n > 0 {
 		w.log.Warn("drain timeout, calls go to other workers", "calls", n)
 	}
 	return fault.New(fault.Draining, "worker %d has left: another goes on with the call", w.cfg.ID)
@@ -229,9 +229,9 @@ func (w *Worker) drain(life context.Context, s *server) error {
 // registerWorker registers the worker in discovery once it can be called and its engine has started. It
 // tries until it succeeds, ctx ends (nil, nil), or the id, or the model's name with a different card,
 // is taken.
-func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
+func (w *Worker) registerWorker(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
 	in = disco.Instance{
-		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
+		Kind: disco.KindWorker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
 		Host: w.cfg.Host, PID: w.cfg.PID, Name: w.cfg.Name,
 	}
@@ -240,7 +240,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	case <-ctx.Done():
 		return in, nil, nil
 	}
-	if !w.upAndRunning(ctx) {
+	if !w.awaitStarted(ctx) {
 		return in, nil, nil
 	}
 	if w.cfg.Check != nil {
@@ -248,11 +248,11 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 			return in, nil, err
 		}
 	}
-	if err := w.compare(ctx); err != nil {
+	if err := w.checkNameConflict(ctx); err != nil {
 		return in, nil, err
 	}
 	for wait := newBackoff(); ; {
-		in.Meta = w.listed.json()
+		in.Meta = w.liveCard.encodedCard()
 		lease, err := w.planes.Registry.Register(ctx, in)
 		switch {
 		case err == nil:
@@ -261,7 +261,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 			return in, lease, nil
 		case ctx.Err() != nil:
 			return in, nil, nil
-		case fault.Of(err) == fault.Conflict || fault.Of(err) == fault.Invalid:
+		case fault.CodeOf(err) == fault.Conflict || fault.CodeOf(err) == fault.Invalid:
 			return in, nil, err
 		}
 		w.throttle.Log(ctx, slog.LevelWarn, "cannot register, trying again", "error", err)
@@ -272,7 +272,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 }
 
 // releaseLease deregisters the worker, within releaseTimeout.
-func (w *Worker) release(life context.Context, lease disco.Lease) {
+func (w *Worker) releaseLease(life context.Context, lease disco.Lease) {
 	if lease == nil {
 		return
 	}
@@ -285,7 +285,7 @@ func (w *Worker) release(life context.Context, lease disco.Lease) {
 
 // newBackoff spaces out attempts at a plane that fails.
 func newBackoff() *backoff.Backoff {
-	return &backoff.Backoff{Least: 50 * time.Millisecond, Most: 2 * time.Second}
+	return &backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 }
 
 // mergeDone returns a context that ends when either of two does.

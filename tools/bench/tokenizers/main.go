@@ -27,24 +27,24 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+	if err := runTokenizers(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "tokenizers:", err)
 		os.Exit(1)
 	}
 }
 
 // threadCounts are the measured numbers of processors.
-var threads = [...]int{1, 2, 4}
+var threadCounts = [...]int{1, 2, 4}
 
 // libraryTimes are nanoseconds per byte; 0 is not measured.
-type figures struct {
+type libraryTimes struct {
 	library    string
 	cold       float64
-	warm       [len(threads)]float64
+	warm       [len(threadCounts)]float64
 	remembered float64
 }
 
-func run(args []string, in io.Reader, out io.Writer) error {
+func runTokenizers(args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("tokenizers", flag.ContinueOnError)
 	seconds := flags.Float64("seconds", 3, "measure each figure for so long")
 	if err := flags.Parse(args); err != nil {
@@ -69,18 +69,18 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ours := measure(tok, string(text), time.Duration(*seconds*float64(time.Second)))
+	ours := measurePenstock(tok, string(text), time.Duration(*seconds*float64(time.Second)))
 	fmt.Fprintf(out, "  %-12s %8s %8s %8s %8s   ns/byte, then speed-up\n", "", "cold", "1", "2", "4")
-	show(out, ours)
+	printTimes(out, ours)
 	for _, f := range others {
-		show(out, f)
+		printTimes(out, f)
 		fmt.Fprintf(out, "  %-12s %7.1fx %7.1fx %7.1fx %7.1fx   of the time of penstock\n", "", f.cold/ours.cold,
 			f.warm[0]/ours.warm[0], f.warm[1]/ours.warm[1], f.warm[2]/ours.warm[2])
 	}
 	return nil
 }
 
-func show(out io.Writer, f *figures) {
+func printTimes(out io.Writer, f *libraryTimes) {
 	fmt.Fprintf(out, "  %-12s %8.2f %8.2f %8.2f %8.2f   %.2f %.2f", f.library, f.cold, f.warm[0], f.warm[1], f.warm[2], f.warm[0]/f.warm[1], f.warm[0]/f.warm[2])
 	if f.remembered > 0 {
 		fmt.Fprintf(out, "; remembered %.2f", f.remembered)
@@ -89,7 +89,7 @@ func show(out io.Writer, f *figures) {
 }
 
 // readFigures reads lines of library, threads, cold and warm.
-func readFigures(in io.Reader) (all []*figures, err error) {
+func readFigures(in io.Reader) (all []*libraryTimes, err error) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		var library string
@@ -99,10 +99,10 @@ func readFigures(in io.Reader) (all []*figures, err error) {
 			return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
 		}
 		if n == 1 {
-			all = append(all, &figures{library: library, cold: cold})
+			all = append(all, &libraryTimes{library: library, cold: cold})
 		}
-		for i := range threads {
-			if threads[i] == n && len(all) > 0 {
+		for i := range threadCounts {
+			if threadCounts[i] == n && len(all) > 0 {
 				all[len(all)-1].warm[i] = warm
 			}
 		}
@@ -110,25 +110,25 @@ func readFigures(in io.Reader) (all []*figures, err error) {
 	return all, lines.Err()
 }
 
-func measure(tok *token.Tokenizer, text string, d time.Duration) *figures {
-	f := &figures{library: "penstock"}
+func measurePenstock(tok *token.Tokenizer, text string, d time.Duration) *libraryTimes {
+	f := &libraryTimes{library: "penstock"}
 	runtime.GC()
 	runtime.GOMAXPROCS(1)
 	size := float64(len(text))
 	ids := make([]kv.Token, 0, len(text))
 	started := time.Now()
-	encode(tok, ids, text)
+	encodePieces(tok, ids, text)
 	f.cold = float64(time.Since(started).Nanoseconds()) / size
 	started = time.Now()
-	encode(tok, ids, text)
+	encodePieces(tok, ids, text)
 	f.remembered = float64(time.Since(started).Nanoseconds()) / size
 	var texts []string
 	for i := range textCount {
-		texts = append(texts, marked(text, i))
+		texts = append(texts, markText(text, i))
 	}
-	for i, n := range threads {
+	for i, n := range threadCounts {
 		runtime.GOMAXPROCS(n)
-		f.warm[i] = together(tok, texts, n, d)
+		f.warm[i] = encodeParallel(tok, texts, n, d)
 	}
 	return f
 }
@@ -138,7 +138,7 @@ func measure(tok *token.Tokenizer, text string, d time.Duration) *figures {
 const textCount = 64
 
 // encodePieces encodes text in the same pieces as reference.py.
-func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
+func encodePieces(tok *token.Tokenizer, ids []kv.Token, text string) {
 	for len(text) > 0 {
 		n := 0
 		for range pieceSize {
@@ -154,7 +154,7 @@ func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
 const pieceSize = 4096
 
 // markText inserts a word in every 256 bytes, a different one for each i, so that the texts share no part.
-func marked(text string, i int) string {
+func markText(text string, i int) string {
 	var b strings.Builder
 	mark := " " + string(rune('A'+i%26)) + string(rune('a'+i/26))
 	for len(text) > 256 {
@@ -168,7 +168,7 @@ func marked(text string, i int) string {
 }
 
 // encodeParallel returns the nanoseconds per byte of n goroutines which encode texts in turn for d.
-func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
+func encodeParallel(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
 	var next, bytes atomic.Int64
 	var wg sync.WaitGroup
 	started := time.Now()
@@ -177,7 +177,7 @@ func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) floa
 			ids := make([]kv.Token, 0, len(texts[0]))
 			for time.Since(started) < d {
 				text := texts[int(next.Add(1))%len(texts)]
-				encode(tok, ids, text)
+				encodePieces(tok, ids, text)
 				bytes.Add(int64(len(text)))
 			}
 		})

@@ -59,7 +59,7 @@ func (b *body) End(dst []byte) []byte { return b.appendResponse(dst, b.outcome()
 func (b *body) Fail(dst []byte, err error) []byte { return openai.AppendError(dst, err) }
 
 // items are the items of the answer so far.
-func (a *answer) items() []api.Item {
+func (a *answer) items() []api.AnswerItem {
 	if len(a.fold.Choices) == 0 {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (a *answer) items() []api.Item {
 
 // add takes the next chunk.
 func (a *answer) add(c *api.Chunk) {
-	a.fold.Add(c)
+	a.fold.AddChunk(c)
 	if c.Kind == api.Text {
 		a.addLogprobs(c)
 		return

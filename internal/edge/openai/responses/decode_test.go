@@ -277,12 +277,12 @@ func TestDecodeRefuses(t *testing.T) {
 			body = `{` + tt.fields + `}`
 		}
 		_, err := Decode([]byte(body))
-		if f := api.Fault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
-			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, api.Fault(err).Param, tt.param, tt.says)
+		if f := api.AsFault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
+			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, api.AsFault(err).Param, tt.param, tt.says)
 		}
 	}
 	for _, body := range []string{`{"input":"x"}`, `{"model":" ","input":"x"}`} {
-		if _, err := Decode([]byte(body)); api.Fault(err).Param != "model" {
+		if _, err := Decode([]byte(body)); api.AsFault(err).Param != "model" {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

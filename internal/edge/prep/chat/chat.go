@@ -16,64 +16,64 @@ import (
 )
 
 // knownRoles are the roles of the templates, in the order of error messages.
-var roles = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
+var knownRoles = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
 
 // turnTemplate is a template which writes each message as an opening, the content, the tool calls and a
 // closing. The generation prompt is the assistant's opening. Tools are listed at the end of the first message
 // if it is the system's, otherwise in a system turn before it. The reasoning of earlier turns is left out, as
 // in most models' own templates.
-type turns struct {
-	begin string // before the first message
-	open  func(dst []prep.Segment, role string) []prep.Segment
+type turnTemplate struct {
+	beginText string // before the first message
+	openTurn  func(dst []prep.Segment, role string) []prep.Segment
 	// mediaMarkup stands for a media object of each kind; a missing kind cannot be shown.
-	show  map[string][]prep.Segment
-	close []prep.Segment
+	mediaMarkup map[string][]prep.Segment
+	turnClosing []prep.Segment
 }
 
 // Render implements prep.Template.
-func (t *turns) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error) {
-	if err := check(c); err != nil {
+func (t *turnTemplate) Render(dst []prep.Segment, c *prep.Chat) ([]prep.Segment, error) {
+	if err := checkChat(c); err != nil {
 		return dst, err
 	}
-	if t.begin != "" {
-		dst = append(dst, prep.Segment{Text: t.begin, Special: true})
+	if t.beginText != "" {
+		dst = append(dst, prep.Segment{Text: t.beginText, Special: true})
 	}
 	tools, err := toolsText(c.Tools)
 	if err != nil {
 		return dst, err
 	}
-	if tools != "" && canonical(c.Messages[0].Role) != "system" {
-		dst = t.open(dst, "system")
+	if tools != "" && canonicalRole(c.Messages[0].Role) != "system" {
+		dst = t.openTurn(dst, "system")
 		dst = append(dst, prep.Segment{Text: tools})
-		dst = append(dst, t.close...)
+		dst = append(dst, t.turnClosing...)
 		tools = ""
 	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		dst = t.open(dst, canonical(m.Role))
-		if dst, err = t.content(dst, m); err != nil {
-			return dst, fault.Param(fmt.Sprintf("messages[%d].content", i), "messages[%d].content: %v", i, err)
+		dst = t.openTurn(dst, canonicalRole(m.Role))
+		if dst, err = t.appendContent(dst, m); err != nil {
+			return dst, fault.InvalidParam(fmt.Sprintf("messages[%d].content", i), "messages[%d].content: %v", i, err)
 		}
 		if tools != "" { // the first message is the system's
 			dst = append(dst, prep.Segment{Text: "\n\n" + tools})
 			tools = ""
 		}
 		if dst, err = appendCalls(dst, m); err != nil {
-			return dst, fault.Param(fmt.Sprintf("messages[%d].tool_calls", i), "messages[%d].tool_calls: %v", i, err)
+			return dst, fault.InvalidParam(fmt.Sprintf("messages[%d].tool_calls", i), "messages[%d].tool_calls: %v", i, err)
 		}
 		if !c.ContinueFinal || i+1 < len(c.Messages) {
-			dst = append(dst, t.close...)
+			dst = append(dst, t.turnClosing...)
 		}
 	}
 	if c.AddGenerationPrompt {
-		dst = t.open(dst, "assistant")
+		dst = t.openTurn(dst, "assistant")
 	}
 	return dst, nil
 }
 
 // appendContent appends the texts and media of a message. Texts are on lines of their own, as in messages
 // without media.
-func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
+func (t *turnTemplate) appendContent(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	if len(m.Parts) == 0 {
 		if m.Content != "" {
 			dst = append(dst, prep.Segment{Text: m.Content})
@@ -93,7 +93,7 @@ func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, er
 			dst = append(dst, prep.Segment{Text: text})
 			continue
 		}
-		shown, ok := t.show[part.Type]
+		shown, ok := t.mediaMarkup[part.Type]
 		if !ok {
 			return dst, fmt.Errorf("this model has no chat template of its own, and the one in its place cannot show what is of type %.100q", part.Type)
 		}
@@ -103,7 +103,7 @@ func (t *turns) content(dst []prep.Segment, m *prep.Message) ([]prep.Segment, er
 }
 
 // canonicalRole maps role synonyms to one name.
-func canonical(role string) string {
+func canonicalRole(role string) string {
 	switch role {
 	case "developer":
 		return "system"
@@ -114,15 +114,15 @@ func canonical(role string) string {
 }
 
 // checkChat refuses what the templates in Go cannot render.
-func check(c *prep.Chat) error {
+func checkChat(c *prep.Chat) error {
 	if err := checkFlags(c); err != nil {
 		return err
 	}
 	for i := range c.Messages {
 		field := fmt.Sprintf("messages[%d]", i)
-		if m := &c.Messages[i]; !known(m.Role) {
+		if m := &c.Messages[i]; !isKnownRole(m.Role) {
 			field += ".role"
-			return fault.Param(field, "%s must be one of %s", field, strings.Join(roles[:], ", "))
+			return fault.InvalidParam(field, "%s must be one of %s", field, strings.Join(knownRoles[:], ", "))
 		}
 	}
 	return nil
@@ -131,16 +131,16 @@ func check(c *prep.Chat) error {
 // checkFlags refuses what no template can render.
 func checkFlags(c *prep.Chat) error {
 	if len(c.Messages) == 0 {
-		return fault.Param("messages", "messages must have at least one message")
+		return fault.InvalidParam("messages", "messages must have at least one message")
 	}
 	if c.AddGenerationPrompt && c.ContinueFinal {
-		return fault.Param("continue_final_message", "continue_final_message and add_generation_prompt exclude each other; set one of them to false")
+		return fault.InvalidParam("continue_final_message", "continue_final_message and add_generation_prompt exclude each other; set one of them to false")
 	}
 	return nil
 }
 
-func known(role string) bool {
-	for _, r := range roles {
+func isKnownRole(role string) bool {
+	for _, r := range knownRoles {
 		if r == role {
 			return true
 		}

@@ -30,12 +30,12 @@ func developersAsSystem(messages []*jinja.Dict) []*jinja.Dict {
 	rest := make([]*jinja.Dict, 1, len(messages)+1) // the first is the system's
 	late := false
 	for i, m := range messages {
-		if roleOf(m) != systemRole {
+		if messageRole(m) != systemRole {
 			rest = append(rest, m)
 			continue
 		}
 		late = late || i > 0
-		if text := textOf(m); text != "" {
+		if text := messageText(m); text != "" {
 			texts = append(texts, text)
 		}
 	}
@@ -51,7 +51,7 @@ func developersAsSystem(messages []*jinja.Dict) []*jinja.Dict {
 // renameDevelopers gives developer messages the role system, and reports whether there were any.
 func renameDevelopers(messages []*jinja.Dict) (renamed bool) {
 	for _, m := range messages {
-		if roleOf(m) == developerRole {
+		if messageRole(m) == developerRole {
 			m.Set("role", systemRole)
 			renamed = true
 		}
@@ -59,14 +59,14 @@ func renameDevelopers(messages []*jinja.Dict) (renamed bool) {
 	return renamed
 }
 
-func roleOf(m *jinja.Dict) string {
+func messageRole(m *jinja.Dict) string {
 	v, _ := m.Get("role")
 	role, _ := v.(string)
 	return role
 }
 
 // messageText returns the text of a message; the texts of its parts are joined by newlines.
-func textOf(m *jinja.Dict) string {
+func messageText(m *jinja.Dict) string {
 	content, _ := m.Get("content")
 	if text, ok := content.(string); ok {
 		return text

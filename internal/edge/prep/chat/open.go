@@ -57,19 +57,19 @@ func openBuiltin() (*prep.Pipeline, error) {
 	}
 	d := newDigest()
 	tokenizer, config := token.BuiltinFiles()
-	d.add(tokenizerFile, tokenizer)
-	d.add(configFile, config)
-	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
-	setTemplate(p)
-	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.BuiltinFor(as, t) }) // NoFamilyReason has the error
+	d.addFile(tokenizerFile, tokenizer)
+	d.addFile(configFile, config)
+	p := &prep.Pipeline{Tokenizer: t, Digest: d.hexSum()}
+	chooseTemplate(p)
+	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.OpenBuiltinFor(as, t) }) // NoFamilyReason has the error
 	return p, nil
 }
 
 // familyEncoder adapts a tokenizer to family.Encoder.
-type vocabulary struct{ prep.Tokenizer }
+type familyEncoder struct{ prep.Tokenizer }
 
 // Tokens implements family.Encoder.
-func (v vocabulary) Tokens(text string) []kv.Token {
+func (v familyEncoder) Tokens(text string) []kv.Token {
 	return v.Encode(nil, text, prep.EncodeOptions{})
 }
 
@@ -83,8 +83,8 @@ const (
 
 // openFamily sets the family of the model in dir. The files enter the digest only for models with a family,
 // since they then determine the prompt.
-func openFamily(p *prep.Pipeline, d digest, dir string) error {
-	var files family.Files
+func openFamily(p *prep.Pipeline, d fileDigest, dir string) error {
+	var files family.CheckpointFiles
 	all := []struct {
 		name string
 		dst  *[]byte
@@ -96,14 +96,14 @@ func openFamily(p *prep.Pipeline, d digest, dir string) error {
 		}
 	}
 	open := func(as family.Serving) (*family.Family, error) {
-		return family.OpenFor(files, as, vocabulary{p.Tokenizer})
+		return family.OpenFor(files, as, familyEncoder{p.Tokenizer})
 	}
 	if err := p.OpenFamily(open); err != nil {
 		return nil // a model without media, or with an unknown way to show them, is served as text
 	}
 	for _, file := range all {
 		if *file.dst != nil {
-			d.add(file.name, *file.dst)
+			d.addFile(file.name, *file.dst)
 		}
 	}
 	return nil
@@ -120,7 +120,7 @@ const (
 
 func openDir(dir string) (*prep.Pipeline, error) {
 	d := newDigest()
-	tokenizer, err := d.read(dir, tokenizerFile)
+	tokenizer, err := d.readAndAdd(dir, tokenizerFile)
 	if err != nil {
 		return nil, err
 	}
@@ -130,30 +130,30 @@ func openDir(dir string) (*prep.Pipeline, error) {
 		}
 		return nil, fault.New(fault.NotFound, "open tokenizer %s: there is no %s; convert the checkpoint's tokenizer to that form", dir, tokenizerFile)
 	}
-	config, err := d.read(dir, configFile)
+	config, err := d.readAndAdd(dir, configFile)
 	if err != nil {
 		return nil, err
 	}
-	template, err := d.read(dir, templateFile)
+	template, err := d.readAndAdd(dir, templateFile)
 	if err != nil {
 		return nil, err
 	}
 	var toolUse []byte
 	if template != nil {
-		if toolUse, err = d.read(dir, toolUseFile); err != nil {
+		if toolUse, err = d.readAndAdd(dir, toolUseFile); err != nil {
 			return nil, err
 		}
 	}
 	t, err := token.Parse(tokenizer, config)
 	if err != nil {
-		return nil, reopen(dir, err)
+		return nil, wrapOpenError(dir, err)
 	}
 	p := &prep.Pipeline{Tokenizer: t}
 	parsed, err := parseConfig(config)
 	if err != nil {
-		return nil, reopen(dir, err)
+		return nil, wrapOpenError(dir, err)
 	}
-	if template == nil && parsed.none() {
+	if template == nil && parsed.hasNoTemplate() {
 		if template, err = processorTemplate(d, dir); err != nil {
 			return nil, err
 		}
@@ -162,12 +162,12 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err := openFamily(p, d, dir); err != nil {
 		return nil, err
 	}
-	p.Digest = d.sum()
+	p.Digest = d.hexSum()
 	return p, nil
 }
 
 // processorTemplate returns the template in processorTemplateFile, nil if there is none.
-func processorTemplate(d digest, dir string) ([]byte, error) {
+func processorTemplate(d fileDigest, dir string) ([]byte, error) {
 	b, err := readFile(dir, processorTemplateFile)
 	if b == nil || err != nil {
 		return nil, err
@@ -178,24 +178,24 @@ func processorTemplate(d digest, dir string) ([]byte, error) {
 	if err := json.Unmarshal(b, &file); err != nil {
 		return nil, fault.New(fault.Invalid, "open tokenizer %s: parse %s: %w", dir, processorTemplateFile, err)
 	}
-	d.add(processorTemplateFile, b)
+	d.addFile(processorTemplateFile, b)
 	return []byte(file.Template), nil
 }
 
 // setOwnTemplate sets the checkpoint's own template, or one in Go if it has none. A template which cannot run
 // is not replaced: a model which sees other prompts than in training silently answers worse.
 func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
-	sources, from, err := c.sources(file, toolUse)
+	sources, from, err := c.templateSources(file, toolUse)
 	if err == nil && sources == nil {
-		setTemplate(p)
+		chooseTemplate(p)
 		return
 	}
 	// The template shows how a model ends turns and writes calls, even if an engine runs it.
 	p.TemplateText = sources["default"] + sources["tool_use"]
-	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
-	var t *scripted
+	p.StopTokens = specialTokenIDs(p.Tokenizer, stopTexts(sources, c.named)...)
+	var t *checkpointTemplate
 	if err == nil {
-		t, err = newScripted(sources, c.named)
+		t, err = newCheckpointTemplate(sources, c.named)
 	}
 	if err != nil {
 		p.TemplateName = "none; the checkpoint's own, in " + from + ", cannot be used: " + err.Error()
@@ -204,18 +204,18 @@ func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
 	p.Template, p.TemplateName = t, "jinja, from "+from
 }
 
-func reopen(dir string, err error) error {
-	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
+func wrapOpenError(dir string, err error) error {
+	return fault.New(fault.CodeOf(err), "open tokenizer %s: %w", dir, err)
 }
 
 // chooseTemplate chooses among the templates in Go by the vocabulary.
-func setTemplate(p *prep.Pipeline) {
-	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
-		p.Template, p.TemplateName, p.ToolFormat = builtin(), "builtin", toolFormat
+func chooseTemplate(p *prep.Pipeline) {
+	if p.StopTokens = specialTokenIDs(p.Tokenizer, turnEnd); hasAllTokens(p.Tokenizer, builtinTokens()) {
+		p.Template, p.TemplateName, p.ToolFormat = builtinTemplate(), "builtin", toolFormat
 		return
 	}
-	if p.StopTokens = ids(p.Tokenizer, chatMLEnd); hasAll(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
-		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
+	if p.StopTokens = specialTokenIDs(p.Tokenizer, chatMLEnd); hasAllTokens(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
+		p.Template, p.TemplateName = chatMLTemplate(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
 		p.ToolFormat = toolFormat
 		return
 	}
@@ -223,13 +223,15 @@ func setTemplate(p *prep.Pipeline) {
 	p.TemplateName = "none; the checkpoint has none of its own, and its vocabulary fits no built-in one"
 }
 
-func hasAll(t prep.Tokenizer, names []string) bool { return len(ids(t, names...)) == len(names) }
+func hasAllTokens(t prep.Tokenizer, names []string) bool {
+	return len(specialTokenIDs(t, names...)) == len(names)
+}
 
 // specialTokenIDs returns the ids of the special tokens of t among names.
-func ids(t prep.Tokenizer, names ...string) []kv.Token {
+func specialTokenIDs(t prep.Tokenizer, names ...string) []kv.Token {
 	var found []kv.Token
 	for _, name := range names {
-		if id, ok := t.ID(name); ok && t.Special(id) {
+		if id, ok := t.ID(name); ok && t.IsSpecial(id) {
 			found = append(found, id)
 		}
 	}
@@ -238,13 +240,13 @@ func ids(t prep.Tokenizer, names ...string) []kv.Token {
 
 // fileDigest is a SHA-256 over files, each as its name and contents with their lengths as little-endian u64
 // before them.
-type digest struct{ h hash.Hash }
+type fileDigest struct{ h hash.Hash }
 
-func newDigest() digest { return digest{sha256.New()} }
+func newDigest() fileDigest { return fileDigest{sha256.New()} }
 
-func (d digest) sum() string { return hex.EncodeToString(d.h.Sum(nil)) }
+func (d fileDigest) hexSum() string { return hex.EncodeToString(d.h.Sum(nil)) }
 
-func (d digest) add(name string, contents []byte) {
+func (d fileDigest) addFile(name string, contents []byte) {
 	for _, part := range [][]byte{[]byte(name), contents} {
 		d.h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 		d.h.Write(part)
@@ -255,10 +257,10 @@ func (d digest) add(name string, contents []byte) {
 const maxFile = 256 << 20
 
 // readAndAdd returns and digests the contents of a file, nil if it does not exist.
-func (d digest) read(dir, name string) ([]byte, error) {
+func (d fileDigest) readAndAdd(dir, name string) ([]byte, error) {
 	contents, err := readFile(dir, name)
 	if contents != nil {
-		d.add(name, contents)
+		d.addFile(name, contents)
 	}
 	return contents, err
 }

@@ -5,15 +5,15 @@ import "penstock/internal/edge/prep"
 // builtinTemplate is the template of the built-in vocabulary: a token for each role opens a turn and <|end|>
 // closes it, without other characters in between, so that an assistant's turn is exactly what the model
 // generated.
-func builtin() prep.Template {
+func builtinTemplate() prep.Template {
 	mark := func(name string) []prep.Segment { return []prep.Segment{{Text: "<|" + name + "|>", Special: true}} }
-	return &turns{
-		show:  map[string][]prep.Segment{"image": mark("image"), "video": mark("video"), "audio": mark("audio")},
-		begin: textBegin,
-		open: func(dst []prep.Segment, role string) []prep.Segment {
+	return &turnTemplate{
+		mediaMarkup: map[string][]prep.Segment{"image": mark("image"), "video": mark("video"), "audio": mark("audio")},
+		beginText:   textBegin,
+		openTurn: func(dst []prep.Segment, role string) []prep.Segment {
 			return append(dst, prep.Segment{Text: "<|" + role + "|>", Special: true})
 		},
-		close: []prep.Segment{{Text: turnEnd, Special: true}},
+		turnClosing: []prep.Segment{{Text: turnEnd, Special: true}},
 	}
 }
 
@@ -32,15 +32,15 @@ const (
 
 // chatMLTemplate is the plain form of the template which Qwen and many others build on. Images and videos are
 // shown as in Qwen's vision models.
-func chatML() prep.Template {
+func chatMLTemplate() prep.Template {
 	vision := func(pad string) []prep.Segment {
 		return []prep.Segment{{Text: "<|vision_start|>" + pad + "<|vision_end|>", Special: true}}
 	}
-	return &turns{
-		show: map[string][]prep.Segment{"image": vision("<|image_pad|>"), "video": vision("<|video_pad|>")},
-		open: func(dst []prep.Segment, role string) []prep.Segment {
+	return &turnTemplate{
+		mediaMarkup: map[string][]prep.Segment{"image": vision("<|image_pad|>"), "video": vision("<|video_pad|>")},
+		openTurn: func(dst []prep.Segment, role string) []prep.Segment {
 			return append(dst, prep.Segment{Text: chatMLStart, Special: true}, prep.Segment{Text: role + "\n"})
 		},
-		close: []prep.Segment{{Text: chatMLEnd, Special: true}, {Text: "\n"}},
+		turnClosing: []prep.Segment{{Text: chatMLEnd, Special: true}, {Text: "\n"}},
 	}
 }

@@ -22,7 +22,7 @@ func toolsText(tools []byte) (string, error) {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(tools, &list) != nil {
-		return "", fault.Param("tools", "tools: must be a JSON array of functions")
+		return "", fault.InvalidParam("tools", "tools: must be a JSON array of functions")
 	}
 	if len(list) == 0 {
 		return "", nil
@@ -32,7 +32,7 @@ func toolsText(tools []byte) (string, error) {
 	for _, tool := range list {
 		var line bytes.Buffer
 		if err := json.Compact(&line, tool); err != nil {
-			return "", fault.Param("tools", "tools: %v", err)
+			return "", fault.InvalidParam("tools", "tools: %v", err)
 		}
 		b.Write(line.Bytes())
 		b.WriteByte('\n')
@@ -59,7 +59,7 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	}
 	var b strings.Builder
 	for i, call := range calls {
-		if i > 0 || says(m) {
+		if i > 0 || hasContent(m) {
 			b.WriteByte('\n')
 		}
 		name, err := json.Marshal(call.Function.Name)
@@ -72,7 +72,7 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 }
 
 // hasContent reports whether a message has a text or media.
-func says(m *prep.Message) bool {
+func hasContent(m *prep.Message) bool {
 	if len(m.Parts) == 0 {
 		return m.Content != ""
 	}

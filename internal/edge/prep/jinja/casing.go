@@ -26,7 +26,7 @@ const titleForms = "ßSs ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵ�
 	"ﬔՄե ﬕՄի ﬖՎն ﬗՄխ"
 
 // hanNumerals are letters of Han which stand for numbers.
-const numerals = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零參拾兩零六陸什𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭廾"
+const hanNumerals = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零參拾兩零六陸什𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭廾"
 
 // digitSigns are digits which are not decimal digits, such as superscripts.
 var digitSigns = &unicode.RangeTable{
@@ -58,11 +58,11 @@ var digitSigns = &unicode.RangeTable{
 }
 
 var (
-	upperOf = sync.OnceValue(func() map[rune]string { return forms(upperForms) })
-	titleOf = sync.OnceValue(func() map[rune]string { return forms(titleForms) })
+	upperOf = sync.OnceValue(func() map[rune]string { return parseForms(upperForms) })
+	titleOf = sync.OnceValue(func() map[rune]string { return parseForms(titleForms) })
 )
 
-func forms(table string) map[rune]string {
+func parseForms(table string) map[rune]string {
 	out := map[rune]string{}
 	for _, entry := range strings.Fields(table) {
 		r, n := utf8.DecodeRuneInString(entry)
@@ -72,7 +72,7 @@ func forms(table string) map[rune]string {
 }
 
 // writeMapped appends one character with a case mapping.
-func mapCase(b *strings.Builder, r rune, several map[rune]string, one func(rune) rune) {
+func writeMapped(b *strings.Builder, r rune, several map[rune]string, one func(rune) rune) {
 	if t, ok := several[r]; ok {
 		b.WriteString(t)
 		return
@@ -81,18 +81,18 @@ func mapCase(b *strings.Builder, r rune, several map[rune]string, one func(rune)
 }
 
 // toUpper is str.upper.
-func upper(t string) string {
-	if ascii(t) {
+func toUpper(t string) string {
+	if isASCII(t) {
 		return strings.ToUpper(t)
 	}
 	var b strings.Builder
 	for _, r := range t {
-		mapCase(&b, r, upperOf(), unicode.ToUpper)
+		writeMapped(&b, r, upperOf(), unicode.ToUpper)
 	}
 	return b.String()
 }
 
-func ascii(t string) bool {
+func isASCII(t string) bool {
 	for i := range len(t) {
 		if t[i] >= utf8.RuneSelf {
 			return false
@@ -102,23 +102,23 @@ func ascii(t string) bool {
 }
 
 // toLower is str.lower.
-func lower(t string) string {
-	if ascii(t) {
+func toLower(t string) string {
+	if isASCII(t) {
 		return strings.ToLower(t)
 	}
 	var b strings.Builder
 	for i, r := range t {
-		lowerAt(&b, t, i, r)
+		writeLowerAt(&b, t, i, r)
 	}
 	return b.String()
 }
 
 // writeLowerAt appends the lower case of the character at an offset.
-func lowerAt(b *strings.Builder, t string, at int, r rune) {
+func writeLowerAt(b *strings.Builder, t string, at int, r rune) {
 	switch {
 	case r == 'İ':
 		b.WriteString("i\u0307")
-	case r == 'Σ' && wordEnd(t[:at], t[at+len("Σ"):]):
+	case r == 'Σ' && isWordEnd(t[:at], t[at+len("Σ"):]):
 		b.WriteRune('ς')
 	default:
 		b.WriteRune(unicode.ToLower(r))
@@ -126,16 +126,16 @@ func lowerAt(b *strings.Builder, t string, at int, r rune) {
 }
 
 // isWordEnd reports whether a word ends between before and after.
-func wordEnd(before, after string) bool {
-	before = strings.TrimRightFunc(before, caseless)
-	after = strings.TrimLeftFunc(after, caseless)
+func isWordEnd(before, after string) bool {
+	before = strings.TrimRightFunc(before, isCaseIgnorable)
+	after = strings.TrimLeftFunc(after, isCaseIgnorable)
 	last, _ := utf8.DecodeLastRuneInString(before)
 	next, _ := utf8.DecodeRuneInString(after)
 	return hasCase(last) && !hasCase(next)
 }
 
 // isCaseIgnorable reports whether words continue across r.
-func caseless(r rune) bool {
+func isCaseIgnorable(r rune) bool {
 	return unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·\u0387\u055f\u05f4\u2027\ufe13\ufe55\uff1a\u2018\u2019\u2024\ufe52\uff07\uff0e", r)
 }
 
@@ -146,27 +146,27 @@ func isLower(r rune) bool { return unicode.In(r, unicode.Ll, unicode.Other_Lower
 func hasCase(r rune) bool { return isUpper(r) || isLower(r) || unicode.IsTitle(r) }
 
 // capitalize is str.capitalize.
-func capital(t string) string {
+func capitalize(t string) string {
 	var b strings.Builder
 	for i, r := range t {
 		if i == 0 {
-			mapCase(&b, r, titleOf(), unicode.ToTitle)
+			writeMapped(&b, r, titleOf(), unicode.ToTitle)
 		} else {
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		}
 	}
 	return b.String()
 }
 
 // toTitle is str.title: a capital after every character without a case.
-func titled(t string) string {
+func toTitle(t string) string {
 	var b strings.Builder
 	inside := false
 	for i, r := range t {
 		if inside {
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		} else {
-			mapCase(&b, r, titleOf(), unicode.ToTitle)
+			writeMapped(&b, r, titleOf(), unicode.ToTitle)
 		}
 		inside = hasCase(r)
 	}
@@ -196,9 +196,9 @@ func swapCase(t string) string {
 	for i, r := range t {
 		switch {
 		case isUpper(r):
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		case isLower(r):
-			mapCase(&b, r, upperOf(), unicode.ToUpper)
+			writeMapped(&b, r, upperOf(), unicode.ToUpper)
 		default:
 			b.WriteRune(r)
 		}
@@ -221,7 +221,7 @@ func caseFold(t string) string {
 			b.WriteRune(unicode.ToUpper(r))
 		default:
 			var one strings.Builder
-			mapCase(&one, r, upperOf(), unicode.ToUpper)
+			writeMapped(&one, r, upperOf(), unicode.ToUpper)
 			for _, u := range one.String() {
 				b.WriteRune(unicode.ToLower(u))
 			}

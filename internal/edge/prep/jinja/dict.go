@@ -15,8 +15,8 @@ type Dict struct {
 }
 
 const (
-	fewKeys  = 4 // initial capacity
-	manyKeys = 8 // more than most dictionaries have
+	initialKeys = 4 // initial capacity
+	indexedKeys = 8 // more than most dictionaries have
 )
 
 // NewDict returns an empty dictionary.
@@ -26,10 +26,10 @@ func NewDict() *Dict { return new(Dict) }
 func (d *Dict) Len() int { return len(d.keys) }
 
 // Set sets the value of key; an existing key keeps its place. v is a value as in the package comment.
-func (d *Dict) Set(key string, v any) { d.put(key, v) }
+func (d *Dict) Set(key string, v any) { d.putKey(key, v) }
 
 // Get returns the value of key.
-func (d *Dict) Get(key string) (v any, ok bool) { return d.get(key) }
+func (d *Dict) Get(key string) (v any, ok bool) { return d.getKey(key) }
 
 // Each calls f with the string keys and their values, in order.
 func (d *Dict) Each(f func(key string, v any)) {
@@ -40,36 +40,36 @@ func (d *Dict) Each(f func(key string, v any)) {
 	}
 }
 
-func (d *Dict) put(key, v any) {
-	if i := d.find(key); i >= 0 {
+func (d *Dict) putKey(key, v any) {
+	if i := d.findKey(key); i >= 0 {
 		d.vals[i] = v
 		return
 	}
 	if d.keys == nil {
-		d.keys, d.vals = make([]any, 0, fewKeys), make([]any, 0, fewKeys)
+		d.keys, d.vals = make([]any, 0, initialKeys), make([]any, 0, initialKeys)
 	}
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
 	switch n := len(d.keys); {
 	case d.at != nil:
-		d.at[hashable(key)] = n - 1
-	case n > manyKeys:
+		d.at[hashableKey(key)] = n - 1
+	case n > indexedKeys:
 		d.at = make(map[any]int, 2*n)
 		for i, k := range d.keys {
-			d.at[hashable(k)] = i
+			d.at[hashableKey(k)] = i
 		}
 	}
 }
 
-func (d *Dict) get(key any) (any, bool) {
-	if i := d.find(key); i >= 0 {
+func (d *Dict) getKey(key any) (any, bool) {
+	if i := d.findKey(key); i >= 0 {
 		return d.vals[i], true
 	}
 	return nil, false
 }
 
 // findKey returns the index of key, -1 if it is missing.
-func (d *Dict) find(key any) int {
+func (d *Dict) findKey(key any) int {
 	if name, ok := key.(string); ok && d.at == nil {
 		for i, k := range d.keys {
 			if k, ok := k.(string); ok && k == name {
@@ -78,7 +78,7 @@ func (d *Dict) find(key any) int {
 		}
 		return -1
 	}
-	h := hashable(key)
+	h := hashableKey(key)
 	if d.at != nil {
 		if i, ok := d.at[h]; ok {
 			return i
@@ -86,7 +86,7 @@ func (d *Dict) find(key any) int {
 		return -1
 	}
 	for i, k := range d.keys {
-		if hashable(k) == h {
+		if hashableKey(k) == h {
 			return i
 		}
 	}
@@ -106,7 +106,7 @@ type (
 
 // hashableKey returns the form of a key which Go's maps compare as Python does. It throws if the key is not
 // hashable in Python.
-func hashable(key any) any {
+func hashableKey(key any) any {
 	switch k := key.(type) {
 	case nil:
 		return noneKey{}
@@ -124,28 +124,28 @@ func hashable(key any) any {
 			return int64(k)
 		}
 		return k
-	case *tuple:
+	case *tupleValue:
 		text := ""
 		for _, item := range k.items {
-			h := hashable(item)
-			s := reprKey(h)
+			h := hashableKey(item)
+			s := tupleKeyPart(h)
 			text += strconv.Itoa(len(s)) + ":" + s
 			if len(text) > maxKey {
 				throw("a tuple is too large for a key")
 			}
 		}
 		return tupleKey(text)
-	case *group:
-		return hashable(&tuple{[]any{k.grouper, k.list}})
-	case *undef:
+	case *groupPair:
+		return hashableKey(&tupleValue{[]any{k.grouper, k.list}})
+	case *undefinedValue:
 		return objectKey{"undefined"}
-	case *list, *Dict:
+	case *listValue, *Dict:
 		throw("unhashable type: '%s'", typeName(key))
 	}
 	return objectKey{key}
 }
 
-func reprKey(h any) string {
+func tupleKeyPart(h any) string {
 	switch h := h.(type) {
 	case string:
 		return "s" + h

@@ -5,15 +5,15 @@ package jinja
 // which a frame sets before it reads it, and which no outer frame knows, is undefined there until it is set,
 // even if the template has a variable of that name.
 type frame struct {
-	outer *frame
-	known map[string]bool // read or set here
-	first []string        // set before read, regardless of conditions
-	names []string        // names of setFirst which no outer frame knows
-	vals  []any           // undefined, for each of names
+	outer    *frame
+	known    map[string]bool // read or set here
+	setFirst []string        // set before read, regardless of conditions
+	names    []string        // names of setFirst which no outer frame knows
+	vals     []any           // undefined, for each of names
 }
 
 // openScope returns a scope for one run of the frame.
-func (f *frame) scope(parent *scope) *scope {
+func (f *frame) openScope(parent *scope) *scope {
 	sc := newScope(parent, len(f.names)+4)
 	sc.names, sc.vals = append(sc.names, f.names...), append(sc.vals, f.vals...)
 	return sc
@@ -21,13 +21,13 @@ func (f *frame) scope(parent *scope) *scope {
 
 // exportedScope returns the scope which a block sees: the variables, and the set names from a scope up to the
 // template's own.
-func (s *state) exported(from *scope) *scope {
+func (s *renderState) exportedScope(from *scope) *scope {
 	out := &scope{parent: s.top.parent}
 	for sc := from; sc != s.top.parent; sc = sc.parent {
-		s.read(perStep * len(sc.names))
+		s.payRead(perStep * len(sc.names))
 		for i, name := range sc.names {
-			if u, ok := sc.vals[i].(*undef); (!ok || !u.unset) && out.find(name) < 0 {
-				out.set(name, sc.vals[i])
+			if u, ok := sc.vals[i].(*undefinedValue); (!ok || !u.unset) && out.findName(name) < 0 {
+				out.setName(name, sc.vals[i])
 			}
 		}
 	}
@@ -35,16 +35,16 @@ func (s *state) exported(from *scope) *scope {
 }
 
 // resolveNames finds the names of a frame once all outer frames have been parsed.
-func (f *frame) settle() {
-	for _, name := range f.first {
-		if !f.outer.knows(name) {
+func (f *frame) resolveNames() {
+	for _, name := range f.setFirst {
+		if !f.outer.knowsName(name) {
 			f.names = append(f.names, name)
-			f.vals = append(f.vals, &undef{hint: "'" + name + "' is undefined", unset: true})
+			f.vals = append(f.vals, &undefinedValue{hint: "'" + name + "' is undefined", unset: true})
 		}
 	}
 }
 
-func (f *frame) knows(name string) bool {
+func (f *frame) knowsName(name string) bool {
 	for ; f != nil; f = f.outer {
 		if f.known[name] {
 			return true
@@ -54,7 +54,7 @@ func (f *frame) knows(name string) bool {
 }
 
 // parseFrame parses a construct with a frame of its own.
-func (p *parser) within(parse func()) *frame {
+func (p *parser) parseFrame(parse func()) *frame {
 	f := &frame{outer: p.frame, known: map[string]bool{}}
 	p.all = append(p.all, f)
 	branches := p.branches
@@ -67,23 +67,23 @@ func (p *parser) within(parse func()) *frame {
 }
 
 // noteSet records that a name is set here.
-func (p *parser) sets(name string) {
+func (p *parser) noteSet(name string) {
 	if f := p.frame; !f.known[name] {
 		f.known[name] = true
 		if p.branches == 0 {
-			f.first = append(f.first, name)
+			f.setFirst = append(f.setFirst, name)
 		}
 	}
 }
 
 // noteTargets records the names which a target sets.
-func (p *parser) setsAll(target expr) {
+func (p *parser) noteTargets(target expr) {
 	switch t := target.(type) {
 	case *nameExpr:
-		p.sets(t.name)
+		p.noteSet(t.name)
 	case *tupleExpr:
 		for _, item := range t.items {
-			p.setsAll(item)
+			p.noteTargets(item)
 		}
 	}
 }

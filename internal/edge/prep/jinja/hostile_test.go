@@ -125,7 +125,7 @@ func TestHostile(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		made := (after.TotalAlloc - before.TotalAlloc) >> 20
 		t.Logf("%6.1f ms %4d MiB  %s", float64(took.Microseconds())/1000, made, name)
-		if c := fault.Of(err); err == nil || c != fault.Invalid && c != fault.Unimplemented {
+		if c := fault.CodeOf(err); err == nil || c != fault.Invalid && c != fault.Unimplemented {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		} else if !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%s: %v names no line", name, err)
@@ -217,7 +217,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil || !ok {
 			vars = NewDict()
 		}
-		if _, err := render(source, vars); err != nil && fault.Of(err) == fault.Internal {
+		if _, err := render(source, vars); err != nil && fault.CodeOf(err) == fault.Internal {
 			t.Fatalf("%v has no code", err)
 		}
 	})

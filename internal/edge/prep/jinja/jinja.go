@@ -40,11 +40,11 @@ type Template struct {
 	frame   *frame
 	blocks  map[string]*blockStmt
 	globals *scope
-	survey  survey
+	survey  templateSurvey
 }
 
 // templateError is the panic value of throw; it does not leave the package.
-type failure struct {
+type templateError struct {
 	line    int // 0 if the state has it
 	message string
 	raised  bool // by the template itself
@@ -53,12 +53,12 @@ type failure struct {
 func throw(format string, a ...any) { throwAt(0, format, a...) }
 
 func throwAt(line int, format string, a ...any) {
-	panic(&failure{line: line, message: fmt.Sprintf(format, a...)})
+	panic(&templateError{line: line, message: fmt.Sprintf(format, a...)})
 }
 
 // recoveredError turns a panic of throw into an error, and panics again for others.
-func caught(r any, code fault.Code, line int) error {
-	f, ok := r.(*failure)
+func recoveredError(r any, code fault.Code, line int) error {
+	f, ok := r.(*templateError)
 	if !ok {
 		panic(r)
 	}
@@ -79,41 +79,41 @@ func Compile(source string) (t *Template, err error) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			t, err = nil, caught(r, fault.Unimplemented, 1)
+			t, err = nil, recoveredError(r, fault.Unimplemented, 1)
 		}
 	}()
-	return parse(source), nil
+	return parseTemplate(source), nil
 }
 
 // Render runs the template with the names in vars; now is the time of strftime_now. The error is a
 // *fault.Error with the code Invalid: the template's own message, verbatim, or what went wrong and on which
 // line.
 func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
-	size := measure(vars, 0)
-	s := &state{now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
+	size := measureSize(vars, 0)
+	s := &renderState{now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
 	s.out.Grow(size) // most prompts are little more than their input
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(runtime.Error); ok {
 				panic(e)
 			}
-			text, err = "", caught(r, fault.Invalid, s.line)
+			text, err = "", recoveredError(r, fault.Invalid, s.line)
 		}
 	}()
 	sc := newScope(t.globals, len(vars.keys)+1)
 	for i, k := range vars.keys {
 		if name, ok := k.(string); ok {
-			sc.set(name, vars.vals[i])
+			sc.setName(name, vars.vals[i])
 		}
 	}
-	sc.set("self", &self{t.blocks})
-	s.top = t.frame.scope(sc)
-	s.run(t.body, s.top)
+	sc.setName("self", &selfVar{t.blocks})
+	s.top = t.frame.openScope(sc)
+	s.runBody(t.body, s.top)
 	return s.out.String(), nil
 }
 
 // measureSize returns the approximate bytes of a value.
-func measure(v any, depth int) int {
+func measureSize(v any, depth int) int {
 	if depth > maxDepth {
 		return 0
 	}
@@ -121,20 +121,20 @@ func measure(v any, depth int) int {
 	switch v := v.(type) {
 	case string:
 		n += len(v)
-	case *list:
+	case *listValue:
 		for _, item := range v.items {
-			n += measure(item, depth+1)
+			n += measureSize(item, depth+1)
 		}
 	case *Dict:
 		for i, k := range v.keys {
-			n += measure(k, depth+1) + measure(v.vals[i], depth+1)
+			n += measureSize(k, depth+1) + measureSize(v.vals[i], depth+1)
 		}
 	}
 	return n
 }
 
 // renderState is the state of one rendering.
-type state struct {
+type renderState struct {
 	now   time.Time
 	top   *scope // the template's own names
 	out   *strings.Builder
@@ -145,7 +145,7 @@ type state struct {
 }
 
 // payStep pays for one step.
-func (s *state) step() {
+func (s *renderState) payStep() {
 	if s.steps--; s.steps < 0 {
 		throw("the template takes too long: the limit of steps is reached")
 	}
@@ -159,7 +159,7 @@ const (
 )
 
 // payRead pays for reading n bytes.
-func (s *state) read(n int) {
+func (s *renderState) payRead(n int) {
 	if n < perStep {
 		return
 	}
@@ -169,39 +169,39 @@ func (s *state) read(n int) {
 }
 
 // payKeyRead pays for looking up a key.
-func (s *state) readKey(key any) {
+func (s *renderState) payKeyRead(key any) {
 	switch k := key.(type) {
 	case string:
-		s.read(len(k))
-	case *tuple:
+		s.payRead(len(k))
+	case *tupleValue:
 		for _, item := range k.items {
-			s.step()
-			s.readKey(item)
+			s.payStep()
+			s.payKeyRead(item)
 		}
 	}
 }
 
 // payBytes pays for n bytes made.
-func (s *state) spend(n int) {
-	s.room(n)
+func (s *renderState) payBytes(n int) {
+	s.checkRoom(n)
 	s.bytes -= n
 }
 
 // checkRoom throws if n more bytes are not allowed.
-func (s *state) room(n int) {
+func (s *renderState) checkRoom(n int) {
 	if n < 0 || n > s.bytes {
 		throw("the template makes too much: the limit of its output and memory is reached")
 	}
 }
 
 // writeOutput appends to the output.
-func (s *state) write(text string) {
-	s.spend(len(text))
+func (s *renderState) writeOutput(text string) {
+	s.payBytes(len(text))
 	s.out.WriteString(text)
 }
 
 // captureOutput returns the output of f.
-func (s *state) capture(f func()) string {
+func (s *renderState) captureOutput(f func()) string {
 	out := s.out
 	s.out = new(strings.Builder)
 	f()
@@ -211,7 +211,7 @@ func (s *state) capture(f func()) string {
 }
 
 // runNested bounds the call depth of f.
-func (s *state) nested(f func()) {
+func (s *renderState) runNested(f func()) {
 	if s.depth++; s.depth > maxDepth {
 		throw("maximum recursion depth exceeded")
 	}
@@ -233,9 +233,9 @@ func newScope(parent *scope, n int) *scope {
 }
 
 // indexedNames is more than most scopes have.
-const manyNames = 16
+const indexedNames = 16
 
-func (sc *scope) find(name string) int {
+func (sc *scope) findName(name string) int {
 	if sc.at != nil {
 		if i, ok := sc.at[name]; ok {
 			return i
@@ -250,8 +250,8 @@ func (sc *scope) find(name string) int {
 	return -1
 }
 
-func (sc *scope) set(name string, v any) {
-	if i := sc.find(name); i >= 0 {
+func (sc *scope) setName(name string, v any) {
+	if i := sc.findName(name); i >= 0 {
 		sc.vals[i] = v
 		return
 	}
@@ -260,7 +260,7 @@ func (sc *scope) set(name string, v any) {
 	switch n := len(sc.names); {
 	case sc.at != nil:
 		sc.at[name] = n - 1
-	case n > manyNames:
+	case n > indexedNames:
 		sc.at = make(map[string]int, 2*n)
 		for i, name := range sc.names {
 			sc.at[name] = i
@@ -268,9 +268,9 @@ func (sc *scope) set(name string, v any) {
 	}
 }
 
-func (sc *scope) get(name string) (any, bool) {
+func (sc *scope) lookupName(name string) (any, bool) {
 	for ; sc != nil; sc = sc.parent {
-		if i := sc.find(name); i >= 0 {
+		if i := sc.findName(name); i >= 0 {
 			return sc.vals[i], true
 		}
 	}

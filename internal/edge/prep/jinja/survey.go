@@ -7,7 +7,7 @@ import (
 
 // templateSurvey is what the parser records of a template in addition to its tree: whether it loops over the
 // parts of a message's content, for which engines pass a list.
-type survey struct {
+type templateSurvey struct {
 	loops  []surveyedLoop
 	sets   []*setStmt
 	calls  []*callExpr
@@ -21,12 +21,12 @@ type surveyedLoop struct {
 	within       []*macroDef
 }
 
-func (s *survey) addLoop(f *forStmt) {
+func (s *templateSurvey) addLoop(f *forStmt) {
 	s.loops = append(s.loops, surveyedLoop{f.target, f.iter, slices.Clone(s.around)})
 }
 
 // parseWithin calls parse for the body of m.
-func (s *survey) inMacro(m *macroDef, parse func()) {
+func (s *templateSurvey) parseWithin(m *macroDef, parse func()) {
 	s.macros = append(s.macros, m)
 	s.around = append(s.around, m)
 	parse()
@@ -36,7 +36,7 @@ func (s *survey) inMacro(m *macroDef, parse func()) {
 // LoopsOver reports whether the template has a loop over an attribute of a variable, also through filters and
 // slices: {% for part in message.content %}.
 func (t *Template) LoopsOver(variable, attribute string) bool {
-	return slices.ContainsFunc(t.survey.loops, func(l surveyedLoop) bool { return reads(l.iter, variable, attribute) })
+	return slices.ContainsFunc(t.survey.loops, func(l surveyedLoop) bool { return readsVariable(l.iter, variable, attribute) })
 }
 
 // LoopsOverContent reports whether the template has a loop over the content of a message, under any name of
@@ -49,7 +49,7 @@ func (t *Template) LoopsOverContent() bool {
 		return false
 	}
 	content := func(e expr) bool {
-		return slices.ContainsFunc(messages, func(name string) bool { return reads(e, name, "content") })
+		return slices.ContainsFunc(messages, func(name string) bool { return readsVariable(e, name, "content") })
 	}
 	for i := range s.loops {
 		l := &s.loops[i]
@@ -72,11 +72,11 @@ const maxNames = 64
 
 // messageNames returns the names which loops give to a message. ok is false if a loop unpacks messages, where
 // vLLM gives up.
-func (s *survey) messageNames() (names []string, ok bool) {
-	lists := s.aliases("messages")
+func (s *templateSurvey) messageNames() (names []string, ok bool) {
+	lists := s.findAliases("messages")
 	for i := range s.loops {
 		l := &s.loops[i]
-		if !slices.ContainsFunc(lists, func(list string) bool { return reads(l.iter, list, "") }) {
+		if !slices.ContainsFunc(lists, func(list string) bool { return readsVariable(l.iter, list, "") }) {
 			continue
 		}
 		target, one := l.target.(*nameExpr)
@@ -92,7 +92,7 @@ func (s *survey) messageNames() (names []string, ok bool) {
 
 // findAliases returns a variable and the names which the template sets to it or to elements of it; attributes
 // of namespaces have a dot.
-func (s *survey) aliases(variable string) []string {
+func (s *templateSurvey) findAliases(variable string) []string {
 	all := []string{variable}
 	add := func(name string) {
 		if len(all) < maxNames && !slices.Contains(all, name) {
@@ -103,14 +103,14 @@ func (s *survey) aliases(variable string) []string {
 		for _, set := range s.sets {
 			switch target := set.target.(type) {
 			case *nsExpr:
-				if reads(set.value, all[i], "") {
+				if readsVariable(set.value, all[i], "") {
 					add(target.name + "." + target.attr)
 				}
 			case *nameExpr:
-				if reads(set.value, all[i], "") {
+				if readsVariable(set.value, all[i], "") {
 					add(target.name)
 				}
-				for _, attr := range namespaced(set.value, all[i]) {
+				for _, attr := range namespaceAttrs(set.value, all[i]) {
 					add(target.name + "." + attr)
 				}
 			}
@@ -120,7 +120,7 @@ func (s *survey) aliases(variable string) []string {
 }
 
 // namespaceAttrs returns the attributes which a call of namespace sets to a variable or to elements of it.
-func namespaced(e expr, variable string) (attrs []string) {
+func namespaceAttrs(e expr, variable string) (attrs []string) {
 	call, ok := e.(*callExpr)
 	if !ok {
 		return nil
@@ -129,7 +129,7 @@ func namespaced(e expr, variable string) (attrs []string) {
 		return nil
 	}
 	for i, value := range call.args.named {
-		if reads(value, variable, "") {
+		if readsVariable(value, variable, "") {
 			attrs = append(attrs, call.args.names[i])
 		}
 	}
@@ -137,7 +137,7 @@ func namespaced(e expr, variable string) (attrs []string) {
 }
 
 // isParameter reports whether name is a parameter of a macro around l which gets the content in some call.
-func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
+func (s *templateSurvey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
 	for _, m := range l.within {
 		at := slices.Index(m.params, name)
 		if at < 0 {
@@ -160,15 +160,15 @@ func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bo
 
 // readsVariable reports whether e is a variable, or an attribute of it if one is named, through filters,
 // tests and slices. A name with a dot is an attribute of a namespace.
-func reads(e expr, variable, attribute string) bool {
+func readsVariable(e expr, variable, attribute string) bool {
 	switch e := e.(type) {
 	case *filterExpr:
-		return e.of != nil && reads(e.of, variable, attribute)
+		return e.of != nil && readsVariable(e.of, variable, attribute)
 	case *testExpr:
-		return reads(e.of, variable, attribute)
+		return readsVariable(e.of, variable, attribute)
 	case *itemExpr:
 		if _, ok := e.key.(*sliceExpr); ok {
-			return reads(e.of, variable, attribute)
+			return readsVariable(e.of, variable, attribute)
 		}
 		key, ok := e.key.(constExpr)
 		return ok && attribute != "" && key.value == attribute && isVariable(e.of, variable)

@@ -3,20 +3,20 @@ package jinja
 type (
 	// expr is a node with a value.
 	expr interface {
-		eval(s *state, sc *scope) any
+		eval(s *renderState, sc *scope) any
 	}
 	// stmt is a node which writes output or changes names.
 	stmt interface {
-		exec(s *state, sc *scope) jump
+		exec(s *renderState, sc *scope) jump
 	}
 	// jump says how a statement ended.
 	jump uint8
 )
 
 const (
-	onward jump = iota
-	breaking
-	continuing
+	jumpNone jump = iota
+	jumpBreak
+	jumpContinue
 )
 
 type (

@@ -7,16 +7,16 @@ import (
 )
 
 // NewShmLender returns a Lender of shared-memory segments, each leased for at most longest.
-func FromLender(l *shm.Lender, longest time.Duration) Lender { return lent{l, longest} }
+func NewShmLender(l *shm.Lender, longest time.Duration) Lender { return shmLender{l, longest} }
 
-type lent struct {
-	lender  *shm.Lender
-	longest time.Duration
+type shmLender struct {
+	lender   *shm.Lender
+	maxLease time.Duration
 }
 
 // Lend implements Lender.
-func (l lent) Lend(data []byte) (string, func(), error) {
-	lease, err := l.lender.Lend(data, l.longest)
+func (l shmLender) Lend(data []byte) (string, func(), error) {
+	lease, err := l.lender.Lend(data, l.maxLease)
 	if err != nil {
 		return "", nil, err
 	}

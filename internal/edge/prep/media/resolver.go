@@ -23,7 +23,7 @@ import (
 )
 
 // FileInfo is what the header of a file says.
-type Found struct {
+type FileInfo struct {
 	Kind media.Kind
 	Size media.Size
 	// Oriented reports that the orientation of an image is known.
@@ -34,13 +34,13 @@ type Found struct {
 // concurrent use.
 type Source interface {
 	// FetchSize returns the header of the file at an http or https URL.
-	Size(ctx context.Context, url string) (Found, error)
+	FetchSize(ctx context.Context, url string) (FileInfo, error)
 	// FetchFile returns the whole file, which must not be modified. release frees it.
-	File(ctx context.Context, url string) (file []byte, release func(), err error)
+	FetchFile(ctx context.Context, url string) (file []byte, release func(), err error)
 	// ParseData returns the contents of a data: URI.
-	Data(uri string) ([]byte, error)
+	ParseData(uri string) ([]byte, error)
 	// ReadHeader returns what the header of a file says.
-	Header(file []byte) (Found, error)
+	ReadHeader(file []byte) (FileInfo, error)
 }
 
 // Lender puts decoded media where engines of the same host find them.
@@ -113,8 +113,8 @@ type Resolver struct {
 	slots  chan struct{}
 	// files is the memory of data: URIs being read, memory that of decoded media. A holder of files may wait
 	// for memory, never the other way round.
-	files, memory *bounded.Memory
-	seen          *seen
+	files, memory *bounded.MemoryBudget
+	contents      *contentCache
 }
 
 // New returns a Resolver. lender may be nil.
@@ -130,12 +130,12 @@ func New(cfg Config, source Source, lender Lender) (*Resolver, error) {
 	}
 	return &Resolver{
 		cfg: cfg, source: source, lender: lender,
-		slots: make(chan struct{}, 8*cfg.Parallel), files: bounded.NewMemory(cfg.Memory / 2), memory: bounded.NewMemory(cfg.Memory / 2), seen: newSeen(maxSeen),
+		slots: make(chan struct{}, 8*cfg.Parallel), files: bounded.NewMemoryBudget(cfg.Memory / 2), memory: bounded.NewMemoryBudget(cfg.Memory / 2), contents: newContentCache(maxCachedContents),
 	}, nil
 }
 
 // ModelOptions say how the media of one model are resolved.
-type Way struct {
+type ModelOptions struct {
 	// Identity identifies the model's media; "" takes the Resolver's configuration.
 	Identity media.Identity
 	// Transfer says how decoded media reach the model's engines; anything but TransferOff needs the identity
@@ -143,11 +143,11 @@ type Way struct {
 	Transfer Transfer
 	// FetchWhole fetches the whole file where its host sends no ranges, for models whose requests cannot be
 	// served without sizes. For other models that would cost too much.
-	Whole bool
+	FetchWhole bool
 }
 
 // ForModel returns the resolver of a model's media.
-func (r *Resolver) For(way Way) prep.Resolver {
+func (r *Resolver) ResolverFor(way ModelOptions) prep.Resolver {
 	if way.Identity == "" {
 		way.Identity = r.cfg.Identity
 	}
@@ -157,35 +157,35 @@ func (r *Resolver) For(way Way) prep.Resolver {
 	if way.Transfer == TransferShared && r.lender == nil {
 		way.Transfer = TransferOff // the engine fetches from the URLs
 	}
-	return model{r, way}
+	return modelResolver{r, way}
 }
 
 // modelResolver is a Resolver with the options of one model.
-type model struct {
+type modelResolver struct {
 	*Resolver
-	way Way
+	options ModelOptions
 }
 
-var _ prep.Resolver = model{}
+var _ prep.Resolver = modelResolver{}
 
 // Resolve implements prep.Resolver.
-func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
-	if err := m.count(c); err != nil {
+func (m modelResolver) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
+	if err := m.checkObjectCount(c); err != nil {
 		return nil, nil, err
 	}
 	inner, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	objects := make([]media.Object, len(c.Media))
-	held := &leases{}
-	err := bounded.Each(inner, len(objects), m.cfg.Parallel, func(ctx context.Context, i int) (err error) {
-		objects[i], err = m.object(ctx, c, f, &c.Media[i], held)
+	held := &releaseList{}
+	err := bounded.ForEach(inner, len(objects), m.cfg.Parallel, func(ctx context.Context, i int) (err error) {
+		objects[i], err = m.resolveObject(ctx, c, f, &c.Media[i], held)
 		return err
 	})
 	if err == nil {
-		return objects, held.release, nil
+		return objects, held.releaseAll, nil
 	}
-	held.release()
-	var u *prep.Unresolved
+	held.releaseAll()
+	var u *prep.UnresolvedError
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, nil, ctx.Err()
@@ -193,43 +193,43 @@ func (m model) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]m
 		return nil, nil, err
 	case errors.Is(err, context.DeadlineExceeded): // this deadline or the caller's
 		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first unresolved one
-		return nil, nil, prep.Undecided(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
+		return nil, nil, prep.NewUnresolvedError(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
 	}
 	return nil, nil, err
 }
 
-// Check refuses a conversation whose URLs may not be fetched, for media which this process does not resolve
+// CheckURLs refuses a conversation whose URLs may not be fetched, for media which this process does not resolve
 // and an engine fetches. The error is a *prep.RefusedError.
-func (r *Resolver) Check(c *prep.Chat) error {
-	source, ok := r.source.(checker)
+func (r *Resolver) CheckURLs(c *prep.Chat) error {
+	source, ok := r.source.(urlChecker)
 	if !ok {
 		return nil
 	}
 	for i := range c.Media {
 		p := &c.Media[i]
-		if isData(p.URL) {
+		if isDataURI(p.URL) {
 			continue
 		}
 		var refused *fault.Error
-		if err := source.Check(p.URL); err != nil && errors.As(about(p, err), &refused) {
-			return &prep.Refused{Err: refused}
+		if err := source.Check(p.URL); err != nil && errors.As(nameObjectError(p, err), &refused) {
+			return &prep.RefusedError{Err: refused}
 		}
 	}
 	return nil
 }
 
 // checkObjectCount refuses more media than allowed.
-func (m model) count(c *prep.Chat) error {
+func (m modelResolver) checkObjectCount(c *prep.Chat) error {
 	if n := len(c.Media); n > m.cfg.MaxObjects {
 		part := c.Media[m.cfg.MaxObjects].Part
-		return fault.Param(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
+		return fault.InvalidParam(part, "'%s' is one media object too many: a request may have %d, and this one has %d", part, m.cfg.MaxObjects, n)
 	}
 	return nil
 }
 
 // withSlot calls do while it holds one of the slots shared by all requests. Fetches run outside a slot, so
 // that a slow server delays its own requests only.
-func (m model) slot(ctx context.Context, do func() error) error {
+func (m modelResolver) withSlot(ctx context.Context, do func() error) error {
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
@@ -240,21 +240,21 @@ func (m model) slot(ctx context.Context, do func() error) error {
 }
 
 // releaseList has the release functions of one request's objects.
-type leases struct {
+type releaseList struct {
 	mu struct {
 		sync.Mutex
 		all []func()
 	}
 }
 
-func (l *leases) add(release func()) {
+func (l *releaseList) addRelease(release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.all = append(l.mu.all, release)
 }
 
 // releaseAll calls the release functions. It may be called again.
-func (l *leases) release() {
+func (l *releaseList) releaseAll() {
 	l.mu.Lock()
 	all := l.mu.all
 	l.mu.all = nil

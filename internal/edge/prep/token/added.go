@@ -10,7 +10,7 @@ import (
 )
 
 // addedToken is a token which is found in text as it stands, before words are cut.
-type added struct {
+type addedToken struct {
 	id      kv.Token
 	content string
 	// special: an instruction to the model, not text.
@@ -24,11 +24,11 @@ type added struct {
 
 // addedSet finds added tokens: the leftmost match, and the longest there. It is a trie over bytes.
 type addedSet struct {
-	tokens []added
-	nodes  []trieNode
-	root   [256]int32 // first step, 0 if none
-	only   string     // the common first byte; "" if there are several
-	word   *runeSet   // word characters; nil if no token needs them
+	tokens          []addedToken
+	nodes           []trieNode
+	root            [256]int32 // first step, 0 if none
+	commonFirstByte string     // the common first byte; "" if there are several
+	wordRunes       *runeSet   // word characters; nil if no token needs them
 }
 
 type trieNode struct {
@@ -44,15 +44,15 @@ type trieEdge struct {
 	node int32
 }
 
-func newAddedSet(tokens []added, word *runeSet) *addedSet {
-	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, word: word}
+func newAddedSet(tokens []addedToken, word *runeSet) *addedSet {
+	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, wordRunes: word}
 	for i, t := range tokens {
 		if t.content == "" {
 			continue
 		}
 		at := int32(0)
 		for j := range len(t.content) {
-			at = s.grow(at, t.content[j])
+			at = s.childNode(at, t.content[j])
 		}
 		s.nodes[at].token = int32(i)
 	}
@@ -61,13 +61,13 @@ func newAddedSet(tokens []added, word *runeSet) *addedSet {
 		s.root[e.b] = e.node
 	}
 	if first := s.nodes[0].edges; len(first) == 1 {
-		s.only = string([]byte{first[0].b})
+		s.commonFirstByte = string([]byte{first[0].b})
 	}
 	return s
 }
 
 // childNode returns the child of at by b, creating it if needed.
-func (s *addedSet) grow(at int32, b byte) int32 {
+func (s *addedSet) childNode(at int32, b byte) int32 {
 	i, found := searchEdge(s.nodes[at].edges, b)
 	if found {
 		return s.nodes[at].edges[i].node
@@ -99,13 +99,13 @@ func searchEdge(edges []trieEdge, b byte) (int, bool) {
 }
 
 // findFirst returns the first match at or after from, and its position; nil if there is none.
-func (s *addedSet) find(text string, from int) (match *added, start, end int) {
+func (s *addedSet) findFirst(text string, from int) (match *addedToken, start, end int) {
 	if len(s.nodes) == 1 { // no tokens
 		return nil, 0, 0
 	}
 	for i := from; i < len(text); i++ {
-		if s.only != "" { // nearly all vocabularies only have <…>
-			next := strings.Index(text[i:], s.only)
+		if s.commonFirstByte != "" { // nearly all vocabularies only have <…>
+			next := strings.Index(text[i:], s.commonFirstByte)
 			if next < 0 {
 				break
 			}
@@ -115,7 +115,7 @@ func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 		if at == 0 {
 			continue
 		}
-		if t, stop := s.longest(text, i+1, at); t >= 0 {
+		if t, stop := s.matchLongest(text, i+1, at); t >= 0 {
 			return &s.tokens[t], i, stop
 		}
 	}
@@ -124,7 +124,7 @@ func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 
 // matchLongest follows text from position i and node at, and returns the token of the deepest node with one,
 // and its end; -1 if none.
-func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) {
+func (s *addedSet) matchLongest(text string, i int, at int32) (token int32, end int) {
 	token = -1
 	for {
 		n := &s.nodes[at]
@@ -151,30 +151,30 @@ func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) 
 }
 
 // textPiece is a part of a text: an added token, or plain text if token is nil.
-type piece struct {
-	token *added
+type textPiece struct {
+	token *addedToken
 	text  string
 }
 
 // segmentRun is a part of a text, up to end, in which special tokens are recognised or are plain text. Added
 // tokens neither cross from one run to the next nor look at its text.
-type run struct {
+type segmentRun struct {
 	end     int
 	special bool
 }
 
 // splitPieces calls yield with the pieces of text in order; none is empty plain text. The runs cover text. It
 // stops if yield returns false.
-func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
+func (s *addedSet) splitPieces(text string, runs []segmentRun, yield func(textPiece) bool) {
 	done := 0 // text before it was yielded
-	s.matches(text, runs, func(t *added, start, end int) (next int, more bool) {
+	s.eachMatch(text, runs, func(t *addedToken, start, end int) (next int, more bool) {
 		if t.lstrip {
 			start = len(strings.TrimRightFunc(text[:start], unicode.IsSpace))
 		}
 		if t.rstrip {
 			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
 		}
-		if done < start && !yield(piece{text: text[done:start]}) || !yield(piece{token: t}) {
+		if done < start && !yield(textPiece{text: text[done:start]}) || !yield(textPiece{token: t}) {
 			done = len(text)
 			return end, false
 		}
@@ -182,17 +182,17 @@ func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
 		return end, true
 	})
 	if done < len(text) {
-		yield(piece{text: text[done:]})
+		yield(textPiece{text: text[done:]})
 	}
 }
 
 // eachMatch calls yield with the added tokens in text and their positions before stripping, in order. It
 // continues at the position which yield returns, or stops.
-func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, end int) (next int, more bool)) {
+func (s *addedSet) eachMatch(text string, runs []segmentRun, yield func(t *addedToken, start, end int) (next int, more bool)) {
 	from, begin := 0, 0
 	for _, r := range runs {
 		for from < r.end {
-			t, start, end := s.find(text[:r.end], from)
+			t, start, end := s.findFirst(text[:r.end], from)
 			if t == nil {
 				from = r.end
 				break
@@ -213,5 +213,5 @@ func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, 
 func (s *addedSet) touchesWord(text string, start, end int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	after, _ := utf8.DecodeRuneInString(text[end:])
-	return start > 0 && s.word.has(before) || end < len(text) && s.word.has(after)
+	return start > 0 && s.wordRunes.contains(before) || end < len(text) && s.wordRunes.contains(after)
 }

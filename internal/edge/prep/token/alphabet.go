@@ -6,7 +6,7 @@ package token
 func Alphabet() (chars [256]rune) {
 	next := rune(0x100)
 	for b := range 256 {
-		if printable(b) {
+		if isPrintableLatin1(b) {
 			chars[b] = rune(b)
 			continue
 		}
@@ -16,15 +16,15 @@ func Alphabet() (chars [256]rune) {
 	return chars
 }
 
-func printable(b int) bool {
+func isPrintableLatin1(b int) bool {
 	return '!' <= b && b <= '~' || 0xA1 <= b && b <= 0xAC || 0xAE <= b && b <= 0xFF
 }
 
 // inverseAlphabet is the inverse alphabet. Its characters are all below 0x180.
-type bytesOf [0x180]int16
+type inverseAlphabet [0x180]int16
 
-func newBytesOf() *bytesOf {
-	inverse := new(bytesOf)
+func newInverseAlphabet() *inverseAlphabet {
+	inverse := new(inverseAlphabet)
 	for i := range inverse {
 		inverse[i] = -1
 	}
@@ -36,15 +36,15 @@ func newBytesOf() *bytesOf {
 
 // appendBytes appends the bytes of entry. An entry with a character outside the alphabet stands for its own
 // text, as in the reference.
-func (inverse *bytesOf) append(dst []byte, entry string) []byte {
-	if text, ok := inverse.bytes(entry); ok {
+func (inverse *inverseAlphabet) appendBytes(dst []byte, entry string) []byte {
+	if text, ok := inverse.spelledBytes(entry); ok {
 		return append(dst, text...)
 	}
 	return append(dst, entry...)
 }
 
 // spelledBytes returns the bytes which entry spells; ok is false if it has a character outside the alphabet.
-func (inverse *bytesOf) bytes(entry string) (text string, ok bool) {
+func (inverse *inverseAlphabet) spelledBytes(entry string) (text string, ok bool) {
 	spelled := make([]byte, 0, len(entry))
 	for _, r := range entry {
 		if int(r) >= len(inverse) || inverse[r] < 0 {

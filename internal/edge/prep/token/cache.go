@@ -18,20 +18,20 @@ import (
 // Nearly all words are short and are stored by value: a lookup touches one cache line of the processor and
 // follows no pointer. The others are in a second table. Together the tables take at most 4.2 MB, and 6 MB
 // more for text of nothing but the longest words.
-type cache struct {
+type wordCache struct {
 	lines [cacheLines]cacheLine
 	long  [longSlots]atomic.Pointer[longWordIDs]
 }
 
 const (
-	cacheLines = 1 << 16 // of two words
-	lineShift  = 64 - 16
-	longSlots  = 1 << 13
-	cacheable  = 128 // bytes of the longest cached word
-	shortest   = 15  // bytes of the longest word stored by value
-	mostIDs    = 3   // ids stored by value
-	idBits     = 20
-	elsewhere  = 1
+	cacheLines    = 1 << 16 // of two words
+	lineShift     = 64 - 16
+	longSlots     = 1 << 13
+	maxCachedWord = 128 // bytes of the longest cached word
+	maxShortWord  = 15  // bytes of the longest word stored by value
+	maxShortIDs   = 3   // ids stored by value
+	idBits        = 20
+	inLongTable   = 1
 )
 
 // cacheLine is two words and a version for lock-free readers. A writer makes version odd, writes, and makes
@@ -59,18 +59,18 @@ type longWordIDs struct {
 type shortKey struct{ low, high uint64 }
 
 // newShortKey returns the key of text[:n]. The text after it only makes it faster.
-func keyOf(text string, n int) shortKey {
+func newShortKey(text string, n int) shortKey {
 	if len(text) < 16 {
 		var padded [16]byte
 		copy(padded[:], text)
-		return cutKey(string(padded[:]), n)
+		return newShortKeyUnpadded(string(padded[:]), n)
 	}
-	return cutKey(text, n)
+	return newShortKeyUnpadded(text, n)
 }
 
 // newShortKeyUnpadded is newShortKey for a text of 16 bytes or more.
-func cutKey(text string, n int) shortKey {
-	low, high := load64(text), load64(text[8:])
+func newShortKeyUnpadded(text string, n int) shortKey {
+	low, high := loadUint64(text), loadUint64(text[8:])
 	bits := 8 * uint(n)
 	if n < 8 {
 		return shortKey{low & (1<<bits - 1), uint64(n) << 56}
@@ -79,29 +79,29 @@ func cutKey(text string, n int) shortKey {
 }
 
 // loadUint64 returns the first 8 bytes of s, little-endian.
-func load64(s string) uint64 {
+func loadUint64(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 // spreadHash hashes words so that the highest bits spread them over lines.
-func (k shortKey) hash() uint64 {
+func (k shortKey) spreadHash() uint64 {
 	high, low := bits.Mul64(k.low^golden, k.high^golden>>1)
 	return (high ^ low) * golden
 }
 
 // appendCached appends the ids of the word text[:n] to dst if they are cached. The text after the word only
 // makes it faster.
-func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
-	if n > shortest || n == 0 {
+func (c *wordCache) appendCached(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
+	if n > maxShortWord || n == 0 {
 		return c.appendLong(dst, text[:n])
 	}
-	k := keyOf(text, n)
-	at := k.hash() >> lineShift
-	ids := c.lines[at].find(k)
+	k := newShortKey(text, n)
+	at := k.spreadHash() >> lineShift
+	ids := c.lines[at].lookupWord(k)
 	if ids == 0 {
-		if ids = c.lines[at^1].find(k); ids == 0 {
+		if ids = c.lines[at^1].lookupWord(k); ids == 0 {
 			return dst, false
 		}
 	}
@@ -118,7 +118,7 @@ func (c *cache) append(dst []kv.Token, text string, n int) ([]kv.Token, bool) {
 }
 
 // lookupWord returns the stored ids of the word, 0 if it is not here.
-func (l *cacheLine) find(k shortKey) uint64 {
+func (l *cacheLine) lookupWord(k shortKey) uint64 {
 	version := l.version.Load()
 	i := 0
 	if l.words[0].high.Load() != k.high || l.words[0].low.Load() != k.low {
@@ -134,7 +134,7 @@ func (l *cacheLine) find(k shortKey) uint64 {
 	return ids
 }
 
-func (c *cache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
+func (c *wordCache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
 	hash := xxh3.HashString(word)
 	for way := range uint64(2) {
 		if e := c.long[hash%longSlots^way].Load(); e != nil && e.word == word {
@@ -145,30 +145,30 @@ func (c *cache) appendLong(dst []kv.Token, word string) ([]kv.Token, bool) {
 }
 
 // addWord stores copies of both.
-func (c *cache) put(word string, ids []kv.Token) {
+func (c *wordCache) addWord(word string, ids []kv.Token) {
 	if word == "" {
 		return
 	}
 	packed, ok := packIDs(ids)
-	if !ok || len(word) > shortest {
+	if !ok || len(word) > maxShortWord {
 		c.putLong(&longWordIDs{strings.Clone(word), slices.Clone(ids)})
-		packed = elsewhere
+		packed = inLongTable
 	}
-	if len(word) > shortest {
+	if len(word) > maxShortWord {
 		return
 	}
-	k := keyOf(word, len(word))
-	hash := k.hash()
+	k := newShortKey(word, len(word))
+	hash := k.spreadHash()
 	own, next := &c.lines[hash>>lineShift], &c.lines[hash>>lineShift^1]
-	if own.put(k, packed, nil) || next.put(k, packed, nil) {
+	if own.storeWord(k, packed, nil) || next.storeWord(k, packed, nil) {
 		return
 	}
-	own.put(k, packed, &own.words[hash%2])
+	own.storeWord(k, packed, &own.words[hash%2])
 }
 
 // storeWord stores a word in its own entry, in a free one, or in instead if that is not nil. It reports
 // whether it found one. If another goroutine writes here, it stores nothing and returns true.
-func (l *cacheLine) put(k shortKey, ids uint64, instead *shortWordIDs) bool {
+func (l *cacheLine) storeWord(k shortKey, ids uint64, instead *shortWordIDs) bool {
 	version := l.version.Load()
 	if version%2 != 0 || !l.version.CompareAndSwap(version, version+1) {
 		return true
@@ -191,7 +191,7 @@ func (l *cacheLine) put(k shortKey, ids uint64, instead *shortWordIDs) bool {
 
 // packIDs packs ids for storing by value, if possible.
 func packIDs(ids []kv.Token) (packed uint64, ok bool) {
-	if len(ids) == 0 || len(ids) > mostIDs {
+	if len(ids) == 0 || len(ids) > maxShortIDs {
 		return 0, false
 	}
 	for i, id := range ids {
@@ -203,7 +203,7 @@ func packIDs(ids []kv.Token) (packed uint64, ok bool) {
 	return packed | uint64(len(ids))<<62, true
 }
 
-func (c *cache) putLong(e *longWordIDs) {
+func (c *wordCache) putLong(e *longWordIDs) {
 	hash := xxh3.HashString(e.word)
 	slot := &c.long[hash%longSlots]
 	if slot.Load() != nil {

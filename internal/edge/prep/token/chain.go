@@ -12,14 +12,14 @@ import (
 
 // decoderChain is the decoder of a vocabulary which is not byte-level: steps on each entry, then on the
 // joined text.
-type chain struct {
+type decoderChain struct {
 	steps []chainStep
 	// bytes: entries like <0x0A> stand for a byte, recognised after the first before steps. The remaining
 	// steps work on characters, including those spelled in bytes.
 	bytes  bool
 	before int
 	// joinsWithSpaces: entries are joined with spaces, as without any decoder.
-	spaced bool
+	joinsWithSpaces bool
 	// A final Strip: up to stripped leading characters strip are removed.
 	strip    string
 	stripped int
@@ -29,12 +29,12 @@ type chain struct {
 type chainStep func(entry string, first bool) string
 
 // newDecoderChain reads the decoders.
-func newChain(raw json.RawMessage) (*chain, error) {
-	list, err := steps(raw)
+func newDecoderChain(raw json.RawMessage) (*decoderChain, error) {
+	list, err := parseComponents(raw)
 	if err != nil {
 		return nil, err
 	}
-	c := &chain{spaced: len(list) == 0}
+	c := &decoderChain{joinsWithSpaces: len(list) == 0}
 	fused := false
 	for i, s := range list {
 		switch {
@@ -54,7 +54,7 @@ func newChain(raw json.RawMessage) (*chain, error) {
 			if err != nil {
 				return nil, err
 			}
-			if c.bytes && !s.onCharacters() {
+			if c.bytes && !s.worksOnCharacters() {
 				return nil, unsupported("decoder %s after ByteFallback is not supported", s.Type)
 			}
 			c.steps = append(c.steps, step)
@@ -64,7 +64,7 @@ func newChain(raw json.RawMessage) (*chain, error) {
 }
 
 // setStrip reads the decoder after Fuse.
-func (c *chain) setStrip(s *step) error {
+func (c *decoderChain) setStrip(s *componentConfig) error {
 	switch {
 	case s.Type != "Strip":
 		return unsupported("decoder %s after Fuse is not supported", s.Type)
@@ -79,10 +79,10 @@ func (c *chain) setStrip(s *step) error {
 	return nil
 }
 
-func newChainStep(s *step) (chainStep, error) {
+func newChainStep(s *componentConfig) (chainStep, error) {
 	switch s.Type {
 	case "Replace":
-		replace, err := replacer(s)
+		replace, err := newReplacer(s)
 		return func(entry string, _ bool) string { return replace(entry) }, err
 	case "Strip":
 		if utf8.RuneCountInString(s.Content) != 1 || s.Start < 0 || s.Stop < 0 {
@@ -94,7 +94,7 @@ func newChainStep(s *step) (chainStep, error) {
 		if err != nil {
 			return nil, err
 		}
-		return m.decode, nil
+		return m.decodeEntry, nil
 	case "WordPiece":
 		return wordPieceStep(s.Prefix, s.Cleanup), nil
 	}
@@ -102,7 +102,7 @@ func newChainStep(s *step) (chainStep, error) {
 }
 
 // worksOnCharacters reports whether a decoder gives the same on a text as on its characters one by one.
-func (s *step) onCharacters() bool {
+func (s *componentConfig) worksOnCharacters() bool {
 	return s.Type == "Metaspace" || s.Type == "Replace" && utf8.RuneCountInString(s.Pattern.String) == 1
 }
 
@@ -116,7 +116,7 @@ func stripEnds(entry, char string, start, stop int) string {
 	return entry
 }
 
-func (m *metaspace) decode(entry string, first bool) string {
+func (m *metaspace) decodeEntry(entry string, first bool) string {
 	space := " "
 	if first && m.scheme != "never" {
 		space = ""
@@ -155,10 +155,10 @@ func wordPieceStep(prefix string, cleanup bool) chainStep {
 }
 
 // renderEntry returns the text of an entry. If it stands for a byte, text is the byte and isByte is set.
-func (c *chain) render(entry string, first bool) (text string, isByte bool) {
+func (c *decoderChain) renderEntry(entry string, first bool) (text string, isByte bool) {
 	for i := 0; i <= len(c.steps); i++ {
 		if c.bytes && i == c.before {
-			if b, ok := byteOf(entry); ok {
+			if b, ok := parseByteEntry(entry); ok {
 				return string([]byte{b}), true
 			}
 		}
@@ -166,14 +166,14 @@ func (c *chain) render(entry string, first bool) (text string, isByte bool) {
 			entry = c.steps[i](entry, first)
 		}
 	}
-	if c.spaced && !first {
+	if c.joinsWithSpaces && !first {
 		entry = " " + entry
 	}
 	return entry, false
 }
 
 // renderSpelled returns the text of a character spelled in bytes.
-func (c *chain) renderSpelled(char string, first bool) string {
+func (c *decoderChain) renderSpelled(char string, first bool) string {
 	for _, step := range c.steps[c.before:] {
 		char = step(char, first)
 	}
@@ -181,7 +181,7 @@ func (c *chain) renderSpelled(char string, first bool) string {
 }
 
 // parseByteEntry reads entries like <0x0A>, in either case.
-func byteOf(entry string) (byte, bool) {
+func parseByteEntry(entry string) (byte, bool) {
 	if len(entry) != 6 || !strings.HasPrefix(entry, "<0x") || entry[5] != '>' {
 		return 0, false
 	}
@@ -190,7 +190,7 @@ func byteOf(entry string) (byte, bool) {
 }
 
 // byteEntryName is the entry of b.
-func byteName(b byte) string {
+func byteEntryName(b byte) string {
 	const digits = "0123456789ABCDEF"
 	return "<0x" + string([]byte{digits[b>>4], digits[b&15]}) + ">"
 }
@@ -200,11 +200,11 @@ func byteName(b byte) string {
 // reference, which sees the end of a run before showing its beginning, replaces all of a run with an invalid
 // byte. A stream cannot do that without waiting.)
 type chainDecoder struct {
-	t     *Tokenizer
-	keep  bool
-	begun bool // an entry was pushed
-	first bool // nothing came before this entry or run of bytes
-	strip int  // leading characters which may still be stripped
+	t       *Tokenizer
+	keep    bool
+	started bool // an entry was pushed
+	first   bool // nothing came before this entry or run of bytes
+	strip   int  // leading characters which may still be stripped
 	// pending is the beginning of a character; broken: the run of bytes is invalid.
 	pending []byte
 	broken  bool
@@ -212,40 +212,40 @@ type chainDecoder struct {
 }
 
 func (t *Tokenizer) newChainDecoder(opts prep.DecodeOptions) *chainDecoder {
-	d := &chainDecoder{t: t, keep: opts.KeepSpecial, strip: t.plain.chain.stripped}
+	d := &chainDecoder{t: t, keep: opts.KeepSpecial, strip: t.charLevel.chain.stripped}
 	d.pending = d.buf[:0]
 	return d
 }
 
 // Push appends the text which id completes to dst; it may be empty.
 func (d *chainDecoder) Push(dst []byte, id kv.Token) []byte {
-	if !d.keep && d.t.Special(id) || !d.t.known(id) {
+	if !d.keep && d.t.IsSpecial(id) || !d.t.isKnown(id) {
 		return dst
 	}
-	text, isByte := d.t.bytes(id), d.t.plain.isByte(id)
-	d.first = !d.begun || d.first && isByte
-	d.begun = true
+	text, isByte := d.t.entryBytes(id), d.t.charLevel.isByte(id)
+	d.first = !d.started || d.first && isByte
+	d.started = true
 	if isByte {
 		return d.pushByte(dst, text[0])
 	}
 	dst = d.endRun(dst)
 	if d.first {
 		d.first = false
-		text, _ = d.t.plain.chain.render(d.t.plain.name(id), true)
+		text, _ = d.t.charLevel.chain.renderEntry(d.t.charLevel.entryName(id), true)
 	}
-	return d.emit(dst, text)
+	return d.appendStripped(dst, text)
 }
 
 func (d *chainDecoder) pushByte(dst []byte, b byte) []byte {
 	if d.broken {
-		return d.emit(dst, replacement)
+		return d.appendStripped(dst, replacement)
 	}
 	d.pending = append(d.pending, b)
-	switch size, whole := character(d.pending); {
+	switch size, whole := scanCharacter(d.pending); {
 	case whole:
-		dst = d.emit(dst, d.t.plain.chain.renderSpelled(string(d.pending), d.first))
+		dst = d.appendStripped(dst, d.t.charLevel.chain.renderSpelled(string(d.pending), d.first))
 		d.pending = d.pending[:0]
-	case size < len(d.pending) || size >= need(d.pending[0]):
+	case size < len(d.pending) || size >= characterLength(d.pending[0]):
 		d.broken = true
 		dst = d.flushPending(dst)
 	}
@@ -260,16 +260,16 @@ func (d *chainDecoder) endRun(dst []byte) []byte {
 
 func (d *chainDecoder) flushPending(dst []byte) []byte {
 	for range d.pending {
-		dst = d.emit(dst, replacement)
+		dst = d.appendStripped(dst, replacement)
 	}
 	d.pending = d.pending[:0]
 	return dst
 }
 
 // appendStripped appends text without the leading characters to strip.
-func (d *chainDecoder) emit(dst []byte, text string) []byte {
+func (d *chainDecoder) appendStripped(dst []byte, text string) []byte {
 	for d.strip > 0 && text != "" {
-		rest, ok := strings.CutPrefix(text, d.t.plain.chain.strip)
+		rest, ok := strings.CutPrefix(text, d.t.charLevel.chain.strip)
 		if !ok {
 			d.strip = 0
 			break
@@ -283,6 +283,6 @@ func (d *chainDecoder) emit(dst []byte, text string) []byte {
 // Flush appends the rest, broken characters as U+FFFD, and resets the decoder.
 func (d *chainDecoder) Flush(dst []byte) []byte {
 	dst = d.endRun(dst)
-	d.begun, d.first, d.strip = false, false, d.t.plain.chain.stripped
+	d.started, d.first, d.strip = false, false, d.t.charLevel.chain.stripped
 	return dst
 }

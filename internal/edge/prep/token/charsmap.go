@@ -12,7 +12,7 @@ import (
 type charsmap struct {
 	units    []uint32
 	blob     string // replacements, each ended by a zero byte
-	clusters *clusters
+	clusters *graphemeClusters
 }
 
 // newCharsmap reads, in base64, the length of the array in bytes, the array, and the replacements; integers
@@ -37,7 +37,7 @@ func newCharsmap(encoded string) (normalizer, error) {
 	for i := range m.units {
 		m.units[i] = binary.LittleEndian.Uint32(raw[4*i:])
 	}
-	if m.clusters, err = newClusters(); err != nil {
+	if m.clusters, err = newGraphemeClusters(); err != nil {
 		return nil, err
 	}
 	return m.normalize, nil
@@ -51,18 +51,18 @@ const wholeCluster = 6
 func (m *charsmap) normalize(text string) string {
 	var b strings.Builder
 	for text != "" {
-		n := m.clusters.next(text)
+		n := m.clusters.nextCluster(text)
 		cluster := text[:n]
 		text = text[n:]
 		if n < wholeCluster {
-			if to, ok := m.lookup(cluster); ok {
+			if to, ok := m.lookupPrefix(cluster); ok {
 				b.WriteString(to)
 				continue
 			}
 		}
 		for cluster != "" {
 			_, width := utf8.DecodeRuneInString(cluster)
-			if to, ok := m.lookup(cluster[:width]); ok {
+			if to, ok := m.lookupPrefix(cluster[:width]); ok {
 				b.WriteString(to)
 			} else {
 				b.WriteString(cluster[:width])
@@ -74,18 +74,18 @@ func (m *charsmap) normalize(text string) string {
 }
 
 // lookupPrefix returns the replacement of the shortest prefix of key which has one.
-func (m *charsmap) lookup(key string) (string, bool) {
+func (m *charsmap) lookupPrefix(key string) (string, bool) {
 	at := uint32(0)
-	unit, ok := m.unit(at)
+	unit, ok := m.unitAt(at)
 	for i := 0; ok && i < len(key) && key[i] != 0; i++ {
-		at ^= offset(unit) ^ uint32(key[i])
-		if unit, ok = m.unit(at); !ok || unit&(1<<31|0xFF) != uint32(key[i]) {
+		at ^= childOffset(unit) ^ uint32(key[i])
+		if unit, ok = m.unitAt(at); !ok || unit&(1<<31|0xFF) != uint32(key[i]) {
 			return "", false
 		}
 		if unit>>8&1 == 0 {
 			continue
 		}
-		leaf, ok := m.unit(at ^ offset(unit))
+		leaf, ok := m.unitAt(at ^ childOffset(unit))
 		if start := leaf &^ (1 << 31); ok && uint64(start) <= uint64(len(m.blob)) {
 			to, _, _ := strings.Cut(m.blob[start:], "\x00")
 			return to, true
@@ -95,7 +95,7 @@ func (m *charsmap) lookup(key string) (string, bool) {
 	return "", false
 }
 
-func (m *charsmap) unit(at uint32) (uint32, bool) {
+func (m *charsmap) unitAt(at uint32) (uint32, bool) {
 	if uint64(at) >= uint64(len(m.units)) {
 		return 0, false
 	}
@@ -103,42 +103,42 @@ func (m *charsmap) unit(at uint32) (uint32, bool) {
 }
 
 // childOffset is the position of a unit's children, relative to it.
-func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
+func childOffset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
 // graphemeClusters finds grapheme clusters as far as charsmap needs them: the ones of less than wholeCluster
 // bytes.
-type clusters struct{ extends *runeSet }
+type graphemeClusters struct{ extends *runeSet }
 
-func newClusters() (*clusters, error) {
-	p, err := newProperties()
+func newGraphemeClusters() (*graphemeClusters, error) {
+	p, err := newCharProperties()
 	if err != nil {
 		return nil, err
 	}
-	return &clusters{&p.extends}, nil
+	return &graphemeClusters{&p.extends}, nil
 }
 
 // nextCluster returns the length of the first cluster of text. Clusters joined for other reasons than marks
 // and joiners (Hangul syllables, flags, families) are cut up: they are too long to be looked up as one. It
 // could only matter to a part with a mark of its own and a replacement without it.
-func (c *clusters) next(text string) int {
+func (c *graphemeClusters) nextCluster(text string) int {
 	r, n := utf8.DecodeRuneInString(text)
 	if r == '\r' && len(text) > 1 && text[1] == '\n' {
 		return 2
 	}
-	for prepends(r) && n < len(text) {
+	for isPrepend(r) && n < len(text) {
 		next, width := utf8.DecodeRuneInString(text[n:])
-		if breaks(next) {
+		if isClusterBreak(next) {
 			break
 		}
 		r = next
 		n += width
 	}
-	if breaks(r) {
+	if isClusterBreak(r) {
 		return n
 	}
 	for n < len(text) {
 		next, width := utf8.DecodeRuneInString(text[n:])
-		if !c.extends.has(next) {
+		if !c.extends.contains(next) {
 			break
 		}
 		n += width
@@ -147,7 +147,7 @@ func (c *clusters) next(text string) int {
 }
 
 // isPrepend: Grapheme_Cluster_Break=Prepend.
-func prepends(r rune) bool {
+func isPrepend(r rune) bool {
 	switch {
 	case r < 0x600:
 		return false
@@ -160,7 +160,7 @@ func prepends(r rune) bool {
 }
 
 // isClusterBreak: no cluster continues after or before it: Grapheme_Cluster_Break is Control, CR or LF.
-func breaks(r rune) bool {
+func isClusterBreak(r rune) bool {
 	switch {
 	case r < 0x20, 0x7F <= r && r < 0xA0, r == 0xAD, r == 0x61C, r == 0x180E, r == 0x200B, r == 0x200E, r == 0x200F,
 		0x2028 <= r && r <= 0x202E, 0x2060 <= r && r <= 0x206F, r == 0xFEFF, 0xFFF0 <= r && r <= 0xFFFB,

@@ -13,7 +13,7 @@ import (
 // chunkCache caches the ids of pieces of text which start and end at seams, so that only the new part of a
 // growing conversation is encoded. The ids of a chunk do not depend on its surroundings, so any prompt with
 // the same chunk can use them. It is safe for concurrent use; eviction is approximately least recently used.
-type chunks struct {
+type chunkCache struct {
 	classes *classes
 	shards  [chunkShards]chunkShard
 	hits    atomic.Uint64
@@ -38,7 +38,7 @@ const (
 	// chunkOverhead is the size of an entry in addition to its text and ids.
 	chunkOverhead = 96
 	// arenasPerShard is how many arenas a shard has when its budget is used up.
-	slabsOfShard = 16
+	arenasPerShard = 16
 )
 
 // chunkKey is the hash of a chunk's text and encoding mode. Texts can collide.
@@ -61,20 +61,20 @@ type chunkShard struct {
 		budget int
 		held   int
 		places map[chunkKey]chunkPlace
-		slabs  []*slab // the oldest first
-		oldest uint32  // number of slabs[0]
-		spare  *slab   // an emptied one, or nil
+		slabs  []*chunkArena // the oldest first
+		oldest uint32        // number of slabs[0]
+		spare  *chunkArena   // an emptied one, or nil
 	}
 }
 
 // chunkArena is a sequence of chunks.
-type slab struct {
+type chunkArena struct {
 	keys []chunkKey
 	text []byte
 	ids  []kv.Token
 }
 
-func (s *slab) size() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
+func (s *chunkArena) byteSize() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
 
 // chunkPlace is the place of a chunk: its arena, by number, and the ranges in it.
 type chunkPlace struct {
@@ -83,8 +83,8 @@ type chunkPlace struct {
 	ids, idsEnd   uint32
 }
 
-func newChunks(classes *classes, budget int) *chunks {
-	c := &chunks{classes: classes}
+func newChunkCache(classes *classes, budget int) *chunkCache {
+	c := &chunkCache{classes: classes}
 	for i := range c.shards {
 		c.shards[i].mu.budget = budget / chunkShards
 		c.shards[i].mu.places = map[chunkKey]chunkPlace{}
@@ -113,21 +113,21 @@ func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool) 
 		return t.appendPlain(dst, text, parseSpecial)
 	}
 	key := chunkKeyOf(text, parseSpecial)
-	dst, ok := t.chunks.append(dst, key, text)
+	dst, ok := t.chunks.appendCached(dst, key, text)
 	if ok {
 		return dst
 	}
 	start := len(dst)
 	dst = t.appendPlain(dst, text, parseSpecial)
-	t.chunks.shard(key).remember(key, text, dst[start:])
+	t.chunks.shardOf(key).addChunk(key, text, dst[start:])
 	return dst
 }
 
-func (c *chunks) shard(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
+func (c *chunkCache) shardOf(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
 
 // appendCached appends the ids of exactly this text if they are cached.
-func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
-	dst, ok := c.shard(key).append(dst, key, text)
+func (c *chunkCache) appendCached(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
+	dst, ok := c.shardOf(key).appendCached(dst, key, text)
 	if !ok {
 		c.misses.Add(1)
 		c.encoded.Add(uint64(len(text)))
@@ -138,7 +138,7 @@ func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, 
 	return dst, true
 }
 
-func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
+func (s *chunkShard) appendCached(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.mu.places[key]
@@ -153,28 +153,28 @@ func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Tok
 	start := len(dst)
 	dst = append(dst, from.ids[at.ids:at.idsEnd]...)
 	if int(age) < len(s.mu.slabs)/2 {
-		s.put(key, text, dst[start:])
+		s.addChunkLocked(key, text, dst[start:])
 	}
 	return dst, true
 }
 
 // addChunk stores a chunk and replaces one with the same key.
-func (s *chunkShard) remember(key chunkKey, text string, ids []kv.Token) {
+func (s *chunkShard) addChunk(key chunkKey, text string, ids []kv.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.put(key, text, ids)
+	s.addChunkLocked(key, text, ids)
 }
 
 // addChunkLocked copies a chunk to the newest arena.
-func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
+func (s *chunkShard) addChunkLocked(key chunkKey, text string, ids []kv.Token) {
 	size := len(text) + 4*len(ids) + chunkOverhead
 	if size > s.mu.budget {
 		return
 	}
 	for s.mu.held+size > s.mu.budget {
-		s.forget()
+		s.evictOldestLocked()
 	}
-	to := s.newest(size)
+	to := s.newestArenaLocked(size)
 	at := chunkPlace{
 		slab: s.mu.oldest + uint32(len(s.mu.slabs)-1),
 		text: uint32(len(to.text)), textEnd: uint32(len(to.text) + len(text)),
@@ -186,22 +186,22 @@ func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
 }
 
 // newestArenaLocked returns the arena for a chunk of size bytes.
-func (s *chunkShard) newest(size int) *slab {
-	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].size()+size <= s.mu.budget/slabsOfShard {
+func (s *chunkShard) newestArenaLocked(size int) *chunkArena {
+	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].byteSize()+size <= s.mu.budget/arenasPerShard {
 		return s.mu.slabs[n-1]
 	}
 	fresh := s.mu.spare
 	if s.mu.spare = nil; fresh == nil {
-		fresh = new(slab)
+		fresh = new(chunkArena)
 	}
 	s.mu.slabs = append(s.mu.slabs, fresh)
 	return fresh
 }
 
 // evictOldestLocked empties the oldest arena.
-func (s *chunkShard) forget() {
+func (s *chunkShard) evictOldestLocked() {
 	old := s.mu.slabs[0]
-	s.mu.held -= old.size()
+	s.mu.held -= old.byteSize()
 	for _, key := range old.keys {
 		if s.mu.places[key].slab == s.mu.oldest { // otherwise it was copied, or replaced
 			delete(s.mu.places, key)
@@ -229,12 +229,12 @@ func (t *Tokenizer) Stats() Stats {
 	}
 	stats := Stats{Hits: c.hits.Load(), Misses: c.misses.Load(), Reused: c.reused.Load(), Encoded: c.encoded.Load()}
 	for i := range c.shards {
-		stats.Held += c.shards[i].bytes()
+		stats.Held += c.shards[i].heldBytes()
 	}
 	return stats
 }
 
-func (s *chunkShard) bytes() int {
+func (s *chunkShard) heldBytes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.held

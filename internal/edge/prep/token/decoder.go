@@ -8,7 +8,7 @@ import (
 )
 
 // byteDecoder holds back the bytes of an incomplete character.
-type decoder struct {
+type byteDecoder struct {
 	t       *Tokenizer
 	keep    bool
 	pending []byte // fewer than utf8.UTFMax bytes, the beginning of a character
@@ -19,20 +19,20 @@ type decoder struct {
 // maximal part of a broken character replaced by U+FFFD, as Python's "replace" and the Unicode standard do,
 // wherever the token borders are. Unknown ids decode to nothing.
 func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
-	if t.plain != nil {
+	if t.charLevel != nil {
 		return t.newChainDecoder(opts)
 	}
-	d := &decoder{t: t, keep: opts.KeepSpecial}
+	d := &byteDecoder{t: t, keep: opts.KeepSpecial}
 	d.pending = d.buf[:0]
 	return d
 }
 
 // Push appends the text which id completes to dst; it may be empty.
-func (d *decoder) Push(dst []byte, id kv.Token) []byte {
-	if !d.keep && d.t.Special(id) {
+func (d *byteDecoder) Push(dst []byte, id kv.Token) []byte {
+	if !d.keep && d.t.IsSpecial(id) {
 		return dst
 	}
-	text := d.t.bytes(id)
+	text := d.t.entryBytes(id)
 	if len(d.pending) == 0 && utf8.ValidString(text) {
 		return append(dst, text...)
 	}
@@ -43,7 +43,7 @@ func (d *decoder) Push(dst []byte, id kv.Token) []byte {
 }
 
 // Flush appends the rest, broken characters as U+FFFD.
-func (d *decoder) Flush(dst []byte) []byte {
+func (d *byteDecoder) Flush(dst []byte) []byte {
 	if len(d.pending) > 0 {
 		d.pending = d.pending[:0]
 		dst = append(dst, replacement...)
@@ -57,11 +57,11 @@ const replacement = "\uFFFD"
 // could complete. n is the length consumed.
 func appendComplete(dst, src []byte) (out []byte, n int) {
 	for n < len(src) {
-		size, whole := character(src[n:])
+		size, whole := scanCharacter(src[n:])
 		switch {
 		case whole:
 			dst = append(dst, src[n:n+size]...)
-		case n+size == len(src) && size < need(src[n]):
+		case n+size == len(src) && size < characterLength(src[n]):
 			return dst, n
 		default:
 			dst = append(dst, replacement...)
@@ -73,12 +73,12 @@ func appendComplete(dst, src []byte) (out []byte, n int) {
 
 // scanCharacter returns the length of the longest prefix of src, at least 1, which is a character or could
 // begin one, and whether it is complete.
-func character(src []byte) (size int, whole bool) {
-	want := need(src[0])
+func scanCharacter(src []byte) (size int, whole bool) {
+	want := characterLength(src[0])
 	for size = 1; size < want && size < len(src); size++ {
 		low, high := byte(0x80), byte(0xBF)
 		if size == 1 {
-			low, high = secondRange(src[0])
+			low, high = secondByteRange(src[0])
 		}
 		if src[size] < low || src[size] > high {
 			return size, false
@@ -88,7 +88,7 @@ func character(src []byte) (size int, whole bool) {
 }
 
 // characterLength is the length of the character which starts with lead; 0 if none does.
-func need(lead byte) int {
+func characterLength(lead byte) int {
 	switch {
 	case lead < 0x80:
 		return 1
@@ -106,7 +106,7 @@ func need(lead byte) int {
 
 // secondByteRange is the range of the byte after lead: table 3-7 of the Unicode standard, which rules out
 // overlong forms, surrogates and code points beyond U+10FFFF.
-func secondRange(lead byte) (low, high byte) {
+func secondByteRange(lead byte) (low, high byte) {
 	switch lead {
 	case 0xE0:
 		return 0xA0, 0xBF

@@ -34,20 +34,20 @@ type lexicon struct {
 }
 
 // noEntry stands for no entry.
-const none = -1
+const noEntry = -1
 
 // longWord is the length in bytes of the longest word which is merged. Shorter words are merged faster than
 // searched; for longer ones it is the reverse.
 const longWord = 4 << 10
 
-type word struct {
+type lexiconWord struct {
 	text string
 	id   kv.Token
 }
 
-func newLexicon(m *merger, words []word, symbols func([]kv.Token, string) []kv.Token) *lexicon {
-	words = distinct(words)
-	slices.SortFunc(words, func(a, b word) int { return strings.Compare(a.text, b.text) })
+func newLexicon(m *merger, words []lexiconWord, symbols func([]kv.Token, string) []kv.Token) *lexicon {
+	words = distinctByID(words)
+	slices.SortFunc(words, func(a, b lexiconWord) int { return strings.Compare(a.text, b.text) })
 	l := &lexicon{merger: m, symbols: symbols, start: make([]uint32, 1, len(words)+1)}
 	var text strings.Builder
 	var within []int32 // entries which each extend the one before, the current one last
@@ -55,7 +55,7 @@ func newLexicon(m *merger, words []word, symbols func([]kv.Token, string) []kv.T
 		for len(within) > 0 && !strings.HasPrefix(w.text, words[within[len(within)-1]].text) {
 			within = within[:len(within)-1]
 		}
-		shorter := int32(none)
+		shorter := int32(noEntry)
 		if len(within) > 0 {
 			shorter = within[len(within)-1]
 		}
@@ -70,31 +70,31 @@ func newLexicon(m *merger, words []word, symbols func([]kv.Token, string) []kv.T
 }
 
 // distinctByID returns words, in place, with each id once: several merges can make the same token.
-func distinct(words []word) []word {
+func distinctByID(words []lexiconWord) []lexiconWord {
 	seen := map[kv.Token]bool{}
-	return slices.DeleteFunc(words, func(w word) bool {
+	return slices.DeleteFunc(words, func(w lexiconWord) bool {
 		was := seen[w.id]
 		seen[w.id] = true
 		return was
 	})
 }
 
-func (l *lexicon) entry(i int32) string { return l.text[l.start[i]:l.start[i+1]] }
+func (l *lexicon) entryText(i int32) string { return l.text[l.start[i]:l.start[i+1]] }
 
 // longestEntry returns the longest entry which is a prefix of text. It is the last entry not above text, or a
 // prefix of that entry.
-func (l *lexicon) longest(text string) int32 {
+func (l *lexicon) longestEntry(text string) int32 {
 	low, high := 0, len(l.ids)
 	for low < high {
 		middle := (low + high) / 2
-		if l.entry(int32(middle)) <= text {
+		if l.entryText(int32(middle)) <= text {
 			low = middle + 1
 		} else {
 			high = middle
 		}
 	}
 	i := int32(low - 1)
-	for i != none && !strings.HasPrefix(text, l.entry(i)) {
+	for i != noEntry && !strings.HasPrefix(text, l.entryText(i)) {
 		i = l.shorter[i]
 	}
 	return i
@@ -104,46 +104,46 @@ func (l *lexicon) longest(text string) int32 {
 type lexiconScratch struct {
 	symbols []kv.Token
 	agreed  [1 << agreedBits]agreement
-	tried   int // number of entry lookups, for tests
+	lookups int // number of entry lookups, for tests
 }
 
 // agreement caches a result of canFollow: agreementKnown, the entries, and the result in the lowest bit.
 type agreement uint64
 
 const (
-	known      agreement = 1 << 63
-	agreedBits           = 14
+	agreementKnown agreement = 1 << 63
+	agreedBits               = 14
 )
 
 // appendWord encodes a text whose every symbol is an entry.
-func (l *lexicon) append(dst []kv.Token, text string) []kv.Token {
+func (l *lexicon) appendWord(dst []kv.Token, text string) []kv.Token {
 	s, _ := l.pool.Get().(*lexiconScratch)
 	if s == nil {
 		s = new(lexiconScratch)
 	}
-	dst = l.search(dst, text, s)
+	dst = l.searchTokens(dst, text, s)
 	l.pool.Put(s)
 	return dst
 }
 
-func (l *lexicon) search(dst []kv.Token, text string, s *lexiconScratch) []kv.Token {
+func (l *lexicon) searchTokens(dst []kv.Token, text string, s *lexiconScratch) []kv.Token {
 	row := len(dst) // from here on, entries instead of ids
-	last := int32(none)
+	last := int32(noEntry)
 	for at := 0; at < len(text); {
-		s.tried++
-		next := l.agreeing(s, last, l.longest(text[at:]))
-		for next == none { // backtrack: drop the last entry and continue with a shorter one
-			at -= len(l.entry(last))
+		s.lookups++
+		next := l.longestAgreeing(s, last, l.longestEntry(text[at:]))
+		for next == noEntry { // backtrack: drop the last entry and continue with a shorter one
+			at -= len(l.entryText(last))
 			instead := l.shorter[last]
 			dst = dst[:len(dst)-1]
-			last = none
+			last = noEntry
 			if len(dst) > row {
 				last = int32(dst[len(dst)-1])
 			}
-			next = l.agreeing(s, last, instead)
+			next = l.longestAgreeing(s, last, instead)
 		}
 		dst = append(dst, kv.Token(next))
-		at += len(l.entry(next))
+		at += len(l.entryText(next))
 		last = next
 	}
 	for i, entry := range dst[row:] {
@@ -153,36 +153,36 @@ func (l *lexicon) search(dst []kv.Token, text string, s *lexiconScratch) []kv.To
 }
 
 // longestAgreeing returns the longest of right and its prefix entries which can follow left.
-func (l *lexicon) agreeing(s *lexiconScratch, left, right int32) int32 {
-	for right != none && !l.agree(s, left, right) {
+func (l *lexicon) longestAgreeing(s *lexiconScratch, left, right int32) int32 {
+	for right != noEntry && !l.canFollow(s, left, right) {
 		right = l.shorter[right]
 	}
 	return right
 }
 
 // canFollow reports whether left and right are the merge result of their joined texts; left may be noEntry.
-func (l *lexicon) agree(s *lexiconScratch, left, right int32) bool {
-	key := known | agreement(left+1)<<32 | agreement(right)<<1
+func (l *lexicon) canFollow(s *lexiconScratch, left, right int32) bool {
+	key := agreementKnown | agreement(left+1)<<32 | agreement(right)<<1
 	slot := &s.agreed[uint64(key)*golden>>(64-agreedBits)]
 	if *slot&^1 == key {
 		return *slot&1 != 0
 	}
 	*slot = key
-	if l.merges(s, left, right) {
+	if l.mergeToThemselves(s, left, right) {
 		*slot |= 1
 	}
 	return *slot&1 != 0
 }
 
 // mergeToThemselves is the definition of canFollow.
-func (l *lexicon) merges(s *lexiconScratch, left, right int32) bool {
+func (l *lexicon) mergeToThemselves(s *lexiconScratch, left, right int32) bool {
 	s.symbols = s.symbols[:0]
-	if left != none {
-		s.symbols = l.symbols(s.symbols, l.entry(left))
+	if left != noEntry {
+		s.symbols = l.symbols(s.symbols, l.entryText(left))
 	}
-	s.symbols = l.symbols(s.symbols, l.entry(right))
-	merged := l.merger.merge(s.symbols)
-	if left == none {
+	s.symbols = l.symbols(s.symbols, l.entryText(right))
+	merged := l.merger.mergeSymbols(s.symbols)
+	if left == noEntry {
 		return len(merged) == 1 && merged[0] == l.ids[right]
 	}
 	return len(merged) == 2 && merged[0] == l.ids[left] && merged[1] == l.ids[right]

@@ -14,7 +14,7 @@ func (t *Tokenizer) MaskedIDs() []kv.Token {
 	var masked []kv.Token
 	for id := range kv.Token(t.VocabSize()) {
 		isEOS := t.hasEOS && id == t.eos
-		if isEOS || t.Special(id) || !t.known(id) || !printableText(t.bytes(id)) {
+		if isEOS || t.IsSpecial(id) || !t.isKnown(id) || !printableText(t.entryBytes(id)) {
 			masked = append(masked, id)
 		}
 	}

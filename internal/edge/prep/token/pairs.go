@@ -3,7 +3,7 @@ package token
 import "penstock/core/kv"
 
 // mergeResult is the result of merging two neighbouring tokens.
-type merge struct {
+type mergeResult struct {
 	rank uint32 // position in the list of merges; lower goes first
 	id   kv.Token
 }
@@ -18,7 +18,7 @@ const golden = 0x9E3779B97F4A7C15
 // pairTable is the merge table: open addressing over a power of two of slots, at most two thirds full.
 // Encoding spends its time in this lookup, mostly waiting for memory, so a slot is one number. The merge
 // results are stored apart, since they are needed only when a merge is done.
-type pairs struct {
+type pairTable struct {
 	slots []pairSlot
 	shift uint8      // 64 minus the binary logarithm of len(slots)
 	ids   []kv.Token // results, by rank
@@ -44,12 +44,12 @@ func pairKey(left, right kv.Token) pairSlot {
 // rank is the rank of a slot in use.
 func (s pairSlot) rank() uint32 { return uint32(s) & (1<<pairRankBits - 1) }
 
-func newPairs(n int) *pairs {
+func newPairTable(n int) *pairTable {
 	bits := uint8(4)
 	for 1<<bits < n+n/2 {
 		bits++
 	}
-	p := &pairs{slots: make([]pairSlot, 1<<bits), shift: 64 - bits, ids: make([]kv.Token, 0, n)}
+	p := &pairTable{slots: make([]pairSlot, 1<<bits), shift: 64 - bits, ids: make([]kv.Token, 0, n)}
 	for i := range p.slots {
 		p.slots[i] = noPair
 	}
@@ -58,8 +58,8 @@ func newPairs(n int) *pairs {
 
 // addMerge stores a merge of tokens below maxID, with a rank below maxMerges. The last one of a pair wins, as
 // in the reference.
-func (p *pairs) add(left, right kv.Token, m merge) {
-	*p.slot(pairKey(left, right)) = pairKey(left, right) | pairSlot(m.rank)
+func (p *pairTable) addMerge(left, right kv.Token, m mergeResult) {
+	*p.findSlot(pairKey(left, right)) = pairKey(left, right) | pairSlot(m.rank)
 	for int(m.rank) >= len(p.ids) {
 		p.ids = append(p.ids, 0)
 	}
@@ -67,18 +67,18 @@ func (p *pairs) add(left, right kv.Token, m merge) {
 }
 
 // lookupRank returns the rank at which two tokens merge, noMerge if they do not.
-func (p *pairs) rank(left, right kv.Token) uint32 {
-	if slot := *p.slot(pairKey(left, right)); slot != noPair {
+func (p *pairTable) lookupRank(left, right kv.Token) uint32 {
+	if slot := *p.findSlot(pairKey(left, right)); slot != noPair {
 		return slot.rank()
 	}
 	return noMerge
 }
 
 // mergedID returns the result of the merge of a rank.
-func (p *pairs) id(rank uint32) kv.Token { return p.ids[rank] }
+func (p *pairTable) mergedID(rank uint32) kv.Token { return p.ids[rank] }
 
 // findSlot returns the slot of the pair, or the free slot where it belongs.
-func (p *pairs) slot(key pairSlot) *pairSlot {
+func (p *pairTable) findSlot(key pairSlot) *pairSlot {
 	mask := len(p.slots) - 1
 	for i := int(uint64(key) * golden >> p.shift); ; i++ {
 		slot := &p.slots[i&mask]

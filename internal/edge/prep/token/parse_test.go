@@ -79,8 +79,8 @@ func TestParseRefuses(t *testing.T) {
 		}, fault.Unimplemented, "forge"},
 	} {
 		_, err := Parse(changed(t, c.change), nil)
-		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "parse tokenizer.json: ") {
-			t.Errorf("%s: %v (%v); want %v and %q", name, err, fault.Of(err), c.code, c.says)
+		if err == nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "parse tokenizer.json: ") {
+			t.Errorf("%s: %v (%v); want %v and %q", name, err, fault.CodeOf(err), c.code, c.says)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestParseRefusesDeepNesting(t *testing.T) {
 		stage = object{"type": "Sequence", "normalizers": []any{stage}}
 	}
 	_, err := Parse(changed(t, func(o object) { o["normalizer"] = stage }), nil)
-	if fault.Of(err) != fault.Invalid {
+	if fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("%v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestParseEOS(t *testing.T) {
 	}
 	for _, config := range []string{`{"eos_token": "<nowhere>"}`, `{"eos_token": 7}`, `{"added_tokens_decoder": {"x": {}}}`, `[`} {
 		_, err := Parse(file, []byte(config))
-		if fault.Of(err) != fault.Invalid || !strings.HasPrefix(err.Error(), "parse tokenizer_config.json: ") {
+		if fault.CodeOf(err) != fault.Invalid || !strings.HasPrefix(err.Error(), "parse tokenizer_config.json: ") {
 			t.Errorf("%s: %v", config, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestPlainTextIsNeverSpecial(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, ok := tok.ID("router")
-	if !ok || !tok.Special(id) {
+	if !ok || !tok.IsSpecial(id) {
 		t.Fatalf("ID = %d, %t", id, ok)
 	}
 	if got := tok.Encode(nil, "router", prep.EncodeOptions{}); slices.Contains(got, id) {
@@ -155,7 +155,7 @@ func TestPlainTextIsNeverSpecial(t *testing.T) {
 	for _, name := range fixtureNames {
 		tok := fixtureTokenizer(t, name)
 		for _, text := range fixtureTexts(t) {
-			if ids := tok.Encode(nil, text, prep.EncodeOptions{}); slices.ContainsFunc(ids, tok.Special) {
+			if ids := tok.Encode(nil, text, prep.EncodeOptions{}); slices.ContainsFunc(ids, tok.IsSpecial) {
 				t.Fatalf("%s: %q: %v", name, text, ids)
 			}
 		}
@@ -210,7 +210,7 @@ func FuzzParseFile(f *testing.F) {
 func checkParse(t *testing.T, file, config string) {
 	tok, err := Parse([]byte(file), []byte(config))
 	if err != nil {
-		if code := fault.Of(err); code != fault.Invalid && code != fault.Unimplemented {
+		if code := fault.CodeOf(err); code != fault.Invalid && code != fault.Unimplemented {
 			t.Errorf("code %v: %v", code, err)
 		}
 		return

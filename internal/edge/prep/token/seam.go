@@ -23,10 +23,10 @@ func (c *classes) nextSeam(text string, from int) int {
 	for i := max(from, 1); i < len(text); i++ {
 		switch {
 		case text[i-1] == '\n':
-			if k, _ := c.at(text[i:]); k&letter != 0 && !c.endsInSpace(text[:i-1]) {
+			if k, _ := c.classAt(text[i:]); k&letter != 0 && !c.endsInSpace(text[:i-1]) {
 				return i
 			}
-		case text[i] == ' ' && i+1 < len(text) && latin(text[i-1]) && latin(text[i+1]):
+		case text[i] == ' ' && i+1 < len(text) && isLatinLetter(text[i-1]) && isLatinLetter(text[i+1]):
 			return i
 		}
 	}
@@ -35,29 +35,29 @@ func (c *classes) nextSeam(text string, from int) int {
 
 func (c *classes) endsInSpace(s string) bool {
 	_, width := utf8.DecodeLastRuneInString(s)
-	k, _ := c.at(s[len(s)-width:])
+	k, _ := c.classAt(s[len(s)-width:])
 	return k&space != 0
 }
 
-func latin(b byte) bool { return 'a' <= b|0x20 && b|0x20 <= 'z' }
+func isLatinLetter(b byte) bool { return 'a' <= b|0x20 && b|0x20 <= 'z' }
 
 // bridgesSeam reports whether an added token could span a seam, include the white space at one, or depend on
 // the other side.
-func (c *classes) bridges(t *added) bool {
+func (c *classes) bridgesSeam(t *addedToken) bool {
 	s := t.content
 	if s == "" {
 		return false
 	}
-	first, _ := c.at(s)
+	first, _ := c.classAt(s)
 	_, width := utf8.DecodeLastRuneInString(s)
-	last, _ := c.at(s[len(s)-width:])
-	return t.singleWord || (first|last)&letter != 0 || s[0] == ' ' && (len(s) == 1 || latin(s[1])) || c.nextSeam(s, 0) < len(s)
+	last, _ := c.classAt(s[len(s)-width:])
+	return t.singleWord || (first|last)&letter != 0 || s[0] == ' ' && (len(s) == 1 || isLatinLetter(s[1])) || c.nextSeam(s, 0) < len(s)
 }
 
 // hasSeams reports whether seams are valid for t, which was read from f: a pattern cuts there, nothing is
 // prepended to pieces of text, and no normalizer or added token looks across them.
-func (t *Tokenizer) hasSeams(f *file, c *classes) bool {
-	normalizers, err := steps(f.Normalizer)
+func (t *Tokenizer) hasSeams(f *tokenizerFile, c *classes) bool {
+	normalizers, err := parseComponents(f.Normalizer)
 	if err != nil {
 		return false
 	}
@@ -68,7 +68,7 @@ func (t *Tokenizer) hasSeams(f *file, c *classes) bool {
 	}
 	for _, set := range []*addedSet{t.raw, t.added} {
 		for i := range set.tokens {
-			if c.bridges(&set.tokens[i]) {
+			if c.bridgesSeam(&set.tokens[i]) {
 				return false
 			}
 		}
@@ -79,7 +79,7 @@ func (t *Tokenizer) hasSeams(f *file, c *classes) bool {
 // cutsSeams reports whether one of the pre-tokenizers cuts at seams, and none joins or changes anything
 // there.
 func cutsSeams(raw json.RawMessage) bool {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return false
 	}

@@ -53,7 +53,7 @@ func Splitter(pattern string) (next func(text string) int, ok bool) {
 }
 
 func (c *classes) nextGPT2(s string) int {
-	if n := contraction(s); n > 0 {
+	if n := matchContraction(s); n > 0 {
 		return n
 	}
 	// A word, number or run of signs may include the one space before it.
@@ -61,15 +61,15 @@ func (c *classes) nextGPT2(s string) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	switch k, width := c.at(s[lead:]); {
+	switch k, width := c.classAt(s[lead:]); {
 	case width == 0 || k&space != 0:
 		return c.nextSpaces(s)
 	case k&letter != 0:
-		return lead + c.run(s[lead:], letter)
+		return lead + c.runLength(s[lead:], letter)
 	case k&number != 0:
-		return lead + c.run(s[lead:], number)
+		return lead + c.runLength(s[lead:], number)
 	default:
-		return lead + c.otherRun(s[lead:])
+		return lead + c.otherRunLength(s[lead:])
 	}
 }
 
@@ -80,18 +80,18 @@ func (c *classes) nextQwen2(s string) int { return c.nextGrouped(s, 1) }
 // nextGrouped is the cl100k family: contractions in either case, any one character except a number or line
 // break may lead a word, numbers come in groups of at most digits, signs include the line breaks after them.
 func (c *classes) nextGrouped(s string, digits int) int {
-	if n := foldedContraction(s); n > 0 {
+	if n := matchFoldedContraction(s); n > 0 {
 		return n
 	}
-	first, width := c.at(s)
+	first, width := c.classAt(s)
 	if first&letter != 0 {
-		return c.run(s, letter)
+		return c.runLength(s, letter)
 	}
 	if first&number != 0 {
 		return c.nextDigits(s, digits)
 	}
 	if first&newline == 0 {
-		if n := c.run(s[width:], letter); n > 0 {
+		if n := c.runLength(s[width:], letter); n > 0 {
 			return width + n
 		}
 	}
@@ -99,9 +99,9 @@ func (c *classes) nextGrouped(s string, digits int) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	if n := c.otherRun(s[lead:]); n > 0 {
+	if n := c.otherRunLength(s[lead:]); n > 0 {
 		n += lead
-		return n + c.run(s[n:], newline)
+		return n + c.runLength(s[n:], newline)
 	}
 	return c.nextLines(s)
 }
@@ -109,7 +109,7 @@ func (c *classes) nextGrouped(s string, digits int) int {
 func (c *classes) nextDigits(s string, limit int) int {
 	n := 0
 	for range limit {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&number == 0 {
 			break
 		}
@@ -121,21 +121,21 @@ func (c *classes) nextDigits(s string, limit int) int {
 // nextLines matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of a run of white space if there is
 // one.
 func (c *classes) nextLines(s string) int {
-	n := c.run(s, space)
+	n := c.runLength(s, space)
 	if i := strings.LastIndexAny(s[:n], "\r\n"); i >= 0 {
 		return i + 1
 	}
-	return leaveLast(s, n)
+	return dropLastSpace(s, n)
 }
 
 // nextSpaces matches \s+(?!\S)|\s+ .
 func (c *classes) nextSpaces(s string) int {
-	return leaveLast(s, c.run(s, space))
+	return dropLastSpace(s, c.runLength(s, space))
 }
 
 // dropLastSpace shortens a run of n bytes of white space by its last character if something follows, so that
 // the next word can include it, but never to nothing.
-func leaveLast(s string, n int) int {
+func dropLastSpace(s string, n int) int {
 	if n == len(s) {
 		return n
 	}
@@ -147,25 +147,25 @@ func leaveLast(s string, n int) int {
 }
 
 // matchContraction returns the length of 's 't 're 've 'm 'll 'd at the start of s, or 0.
-func contraction(s string) int {
+func matchContraction(s string) int {
 	if len(s) < 2 || s[0] != '\'' {
 		return 0
 	}
-	return 1 + suffix(s[1], second(s))
+	return 1 + contractionLength(s[1], thirdByte(s))
 }
 
 // matchFoldedContraction is matchContraction in either case. Unicode folds the long s (U+017F) to s.
-func foldedContraction(s string) int {
+func matchFoldedContraction(s string) int {
 	if len(s) < 2 || s[0] != '\'' {
 		return 0
 	}
 	if strings.HasPrefix(s[1:], "ſ") {
 		return 1 + len("ſ")
 	}
-	return 1 + suffix(s[1]|0x20, second(s)|0x20)
+	return 1 + contractionLength(s[1]|0x20, thirdByte(s)|0x20)
 }
 
-func second(s string) byte {
+func thirdByte(s string) byte {
 	if len(s) < 3 {
 		return 0
 	}
@@ -173,7 +173,7 @@ func second(s string) byte {
 }
 
 // contractionLength returns the length of the contraction's letters, or -1.
-func suffix(a, b byte) int {
+func contractionLength(a, b byte) int {
 	switch {
 	case a == 's' || a == 't' || a == 'm' || a == 'd':
 		return 1
@@ -188,7 +188,7 @@ func nextWhole(s string) int { return len(s) }
 
 // nextDigit isolates each number.
 func (c *classes) nextDigit(s string) int {
-	k, width := c.at(s)
+	k, width := c.classAt(s)
 	if k&number != 0 {
 		return width
 	}
@@ -197,7 +197,7 @@ func (c *classes) nextDigit(s string) int {
 
 // nextNumber isolates each run of numbers.
 func (c *classes) nextNumber(s string) int {
-	if n := c.run(s, number); n > 0 {
+	if n := c.runLength(s, number); n > 0 {
 		return n
 	}
 	return c.untilNumber(s)
@@ -206,7 +206,7 @@ func (c *classes) nextNumber(s string) int {
 func (c *classes) untilNumber(s string) int {
 	i := 0
 	for i < len(s) {
-		k, width := c.at(s[i:])
+		k, width := c.classAt(s[i:])
 		if k&number != 0 {
 			break
 		}

@@ -53,7 +53,7 @@ func (c *classes) nextDeepSeek(s string) int {
 	// No match starts here: everything up to the next one.
 	n := 0
 	for n < len(s) && c.matchDeepSeek(s[n:]) == 0 {
-		_, width := c.at(s[n:])
+		_, width := c.classAt(s[n:])
 		n += width
 	}
 	return n
@@ -61,17 +61,17 @@ func (c *classes) nextDeepSeek(s string) int {
 
 // matchDeepSeek returns the length of the match at the start of s, 0 if there is none.
 func (c *classes) matchDeepSeek(s string) int {
-	first, width := c.at(s)
+	first, width := c.classAt(s)
 	if s[0] < utf8.RuneSelf && first&sign != 0 {
 		if n := latinRun(s[1:]); n > 0 {
 			return 1 + n
 		}
 	}
 	if first&letter != 0 {
-		return c.run(s, letter|mark)
+		return c.runLength(s, letter|mark)
 	}
 	if first&(newline|sign) == 0 {
-		if n := c.run(s[width:], letter|mark); n > 0 {
+		if n := c.runLength(s[width:], letter|mark); n > 0 {
 			return width + n
 		}
 	}
@@ -82,9 +82,9 @@ func (c *classes) matchDeepSeek(s string) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	if n := c.run(s[lead:], sign); n > 0 {
+	if n := c.runLength(s[lead:], sign); n > 0 {
 		n += lead
-		return n + c.run(s[n:], newline)
+		return n + c.runLength(s[n:], newline)
 	}
 	if first&space != 0 {
 		return c.nextLines(s)

@@ -1,14 +1,14 @@
 package token
 
 func (c *classes) nextO200K(s string) int {
-	if n := c.casedWord(s); n > 0 {
-		return n + foldedContraction(s[n:])
+	if n := c.matchCasedWord(s); n > 0 {
+		return n + matchFoldedContraction(s[n:])
 	}
 	return c.nextAfterWords(s, 3)
 }
 
 func (c *classes) nextTekken(s string) int {
-	if n := c.casedWord(s); n > 0 {
+	if n := c.matchCasedWord(s); n > 0 {
 		return n
 	}
 	return c.nextAfterWords(s, 1)
@@ -24,7 +24,7 @@ func (c *classes) nextAfterWords(s string, digits int) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	if n := c.otherRun(s[lead:]); n > 0 {
+	if n := c.otherRunLength(s[lead:]); n > 0 {
 		n += lead
 		for n < len(s) && (s[n] == '\r' || s[n] == '\n' || s[n] == '/') {
 			n++
@@ -40,13 +40,13 @@ func (c *classes) nextAfterWords(s string, digits int) int {
 //	[^\r\n\p{L}\p{N}]?A*B+ | [^\r\n\p{L}\p{N}]?A+B*
 //
 // and returns the length of the match, 0 if there is none.
-func (c *classes) casedWord(s string) int {
-	first, width := c.at(s)
+func (c *classes) matchCasedWord(s string) int {
+	first, width := c.classAt(s)
 	if first&(letter|number|newline) != 0 {
 		width = 0 // cannot lead
 	}
-	head, last := c.capitals(s[width:])
-	tail := c.smalls(s[width+head:])
+	head, last := c.capitalRun(s[width:])
+	tail := c.smallRun(s[width+head:])
 	switch {
 	case tail > 0:
 		return width + head + tail
@@ -62,9 +62,9 @@ func (c *classes) casedWord(s string) int {
 
 // capitalRun returns the length of A* at the start of s, and the end of its last character which is in B too;
 // 0 if there is none.
-func (c *classes) capitals(s string) (n, last int) {
+func (c *classes) capitalRun(s string) (n, last int) {
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&(letter|mark) == 0 || k&lower != 0 {
 			break
 		}
@@ -77,10 +77,10 @@ func (c *classes) capitals(s string) (n, last int) {
 }
 
 // smallRun returns the length of B* at the start of s.
-func (c *classes) smalls(s string) int {
+func (c *classes) smallRun(s string) int {
 	n := 0
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&(letter|mark) == 0 || k&upper != 0 {
 			break
 		}

@@ -8,7 +8,7 @@ import (
 
 // newStages reads the pre-tokenizers: any number which cut, then ByteLevel.
 func newStages(raw json.RawMessage) ([]stage, error) {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -42,11 +42,11 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 
 // splitStage reads a Split. Removing what does not match, with a pattern which matches everything, equals
 // isolating each match.
-func splitStage(s *step) (stage, error) {
-	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
-		return stage{next: next, plain: plainWords(s.Pattern.Regex)}, nil
+func splitStage(s *componentConfig) (stage, error) {
+	if next, ok := Splitter(s.Pattern.Regex); ok && (isIsolated(s) || s.Behavior == "Removed" && s.Invert) {
+		return stage{next: next, findFast: asciiWordFinder(s.Pattern.Regex)}, nil
 	}
-	if !isolates(s) {
+	if !isIsolated(s) {
 		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
 	}
 	next, ok := sparseSplitter(s.Pattern.Regex)
@@ -56,9 +56,9 @@ func splitStage(s *step) (stage, error) {
 	return stage{next: next}, nil
 }
 
-func isolates(s *step) bool { return s.Behavior == "Isolated" && !s.Invert }
+func isIsolated(s *componentConfig) bool { return s.Behavior == "Isolated" && !s.Invert }
 
-func digitsStage(s *step) stage {
+func digitsStage(s *componentConfig) stage {
 	c := newClasses()
 	c.markRanges(numbers17(), number)
 	if s.IndividualDigits {
@@ -68,7 +68,7 @@ func digitsStage(s *step) stage {
 }
 
 // punctuationStage reads a Punctuation; a file without a behavior is from before there was a choice.
-func punctuationStage(s *step) (stage, error) {
+func punctuationStage(s *componentConfig) (stage, error) {
 	c := newPunctuation()
 	switch s.Behavior {
 	case "Isolated", "":
@@ -79,18 +79,18 @@ func punctuationStage(s *step) (stage, error) {
 	return stage{}, unsupported("pre_tokenizer Punctuation with behavior %q is not supported; only Isolated and Contiguous are", s.Behavior)
 }
 
-func byteLevelStage(s *step) (stage, error) {
+func byteLevelStage(s *componentConfig) (stage, error) {
 	if s.AddPrefixSpace == nil {
 		return stage{}, malformed("pre_tokenizer ByteLevel has no add_prefix_space")
 	}
 	if s.UseRegex == nil || *s.UseRegex {
-		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, plain: plainWord}, nil
+		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, findFast: asciiWord}, nil
 	}
 	return stage{prefix: *s.AddPrefixSpace, next: nextWhole, idle: !*s.AddPrefixSpace}, nil
 }
 
 func checkDecoder(raw json.RawMessage) error {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func checkDecoder(raw json.RawMessage) error {
 // setPostProcessor reads the tokens around a text when special tokens are added. A ByteLevel post-processor
 // only moves offsets, which are not used here.
 func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return err
 	}
@@ -139,12 +139,12 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 }
 
 // setSurrounds reads the older ways to add one token before and one after.
-func (t *Tokenizer) setSurrounds(s *step) error {
+func (t *Tokenizer) setSurrounds(s *componentConfig) error {
 	for _, p := range []*templatePair{s.Cls, s.Sep} {
 		if p == nil {
 			return malformed("post_processor %s has not both cls and sep", s.Type)
 		}
-		if !t.known(p.id) {
+		if !t.isKnown(p.id) {
 			return malformed("post_processor %s uses the id %d, which is not in the vocabulary", s.Type, p.id)
 		}
 	}
@@ -152,7 +152,7 @@ func (t *Tokenizer) setSurrounds(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) setTemplate(s *step) error {
+func (t *Tokenizer) setTemplate(s *componentConfig) error {
 	sequences := 0
 	for _, p := range s.Single {
 		if p.SpecialToken == nil {
@@ -175,13 +175,13 @@ func (t *Tokenizer) setTemplate(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) templateIDs(s *step, name string) ([]kv.Token, error) {
+func (t *Tokenizer) templateIDs(s *componentConfig, name string) ([]kv.Token, error) {
 	special, ok := s.SpecialTokens[name]
 	if !ok {
 		return nil, malformed("post_processor TemplateProcessing names the token %.100q but does not define it", name)
 	}
 	for _, id := range special.IDs {
-		if !t.known(id) {
+		if !t.isKnown(id) {
 			return nil, malformed("post_processor TemplateProcessing uses the id %d, which is not in the vocabulary", id)
 		}
 	}

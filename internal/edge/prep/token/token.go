@@ -30,17 +30,17 @@ type Tokenizer struct {
 	end         []kv.Token
 	eos         kv.Token
 	hasEOS      bool
-	entries     entries
+	entries     entryTable
 	words       map[string]kv.Token // model vocabulary by bytes, without special tokens
 	names       map[string]kv.Token // added tokens by content
-	chunks      *chunks             // nil if this tokenizer's texts cannot be cut at seams
-	plain       *plain              // nil if the vocabulary is byte-level
+	chunks      *chunkCache         // nil if this tokenizer's texts cannot be cut at seams
+	charLevel   *charTokenizer      // nil if the vocabulary is byte-level
 }
 
 var _ prep.Tokenizer = (*Tokenizer)(nil)
 
 // entryTable has the bytes of every id, one after the other.
-type entries struct {
+type entryTable struct {
 	text    string
 	start   []uint32 // of id i: text[start[i]:start[i+1]]
 	known   []bool
@@ -53,7 +53,7 @@ type stage struct {
 	idle   bool // changes nothing
 	next   splitter
 	// findFast finds the same as next, faster, or returns 0; nil if it never does.
-	plain func(text string) int
+	findFast func(text string) int
 }
 
 // Encode appends the ids of text to dst. With opts.ParseSpecial, special tokens in text become their ids, as
@@ -75,26 +75,26 @@ const bytesPerToken = 4
 
 // appendPlain encodes text without the chunk cache.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
-	return t.appendRuns(dst, text, []run{{len(text), parseSpecial}})
+	return t.appendRuns(dst, text, []segmentRun{{len(text), parseSpecial}})
 }
 
 // appendRuns encodes text without the chunk cache. There is only one run if special tokens are matched in
 // normalized text.
-func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []run) []kv.Token {
+func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []segmentRun) []kv.Token {
 	first := true // nothing of text came before
-	t.raw.pieces(text, runs, func(outer piece) bool {
+	t.raw.splitPieces(text, runs, func(outer textPiece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
 			first = false
 			return true
 		}
 		normalized := t.normalize(outer.text)
-		t.added.pieces(normalized, []run{{len(normalized), runs[0].special}}, func(p piece) bool {
+		t.added.splitPieces(normalized, []segmentRun{{len(normalized), runs[0].special}}, func(p textPiece) bool {
 			switch {
 			case p.token != nil:
 				dst = append(dst, p.token.id)
-			case t.plain != nil:
-				dst = t.plain.append(dst, p.text, first)
+			case t.charLevel != nil:
+				dst = t.charLevel.appendPiece(dst, p.text, first)
 			default:
 				dst = t.appendText(dst, p.text, t.stages)
 			}
@@ -124,8 +124,8 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 	}
 	for len(text) > 0 {
 		n := 0
-		if first.plain != nil {
-			n = first.plain(text)
+		if first.findFast != nil {
+			n = first.findFast(text)
 		}
 		if n == 0 {
 			n = first.next(text)
@@ -143,26 +143,26 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 // AppendBytes appends the bytes of id; a special token appends its literal text. ok is false if id is not in
 // the vocabulary.
 func (t *Tokenizer) AppendBytes(dst []byte, id kv.Token) (out []byte, ok bool) {
-	if !t.known(id) {
+	if !t.isKnown(id) {
 		return dst, false
 	}
-	return append(dst, t.bytes(id)...), true
+	return append(dst, t.entryBytes(id)...), true
 }
 
 // entryBytes returns the bytes of id; "" if it is not in the vocabulary.
-func (t *Tokenizer) bytes(id kv.Token) string {
+func (t *Tokenizer) entryBytes(id kv.Token) string {
 	if int(id) >= len(t.entries.known) {
 		return ""
 	}
 	return t.entries.text[t.entries.start[id]:t.entries.start[id+1]]
 }
 
-func (t *Tokenizer) known(id kv.Token) bool {
+func (t *Tokenizer) isKnown(id kv.Token) bool {
 	return int(id) < len(t.entries.known) && t.entries.known[id]
 }
 
 // IsSpecial reports whether id is a special token, which decoded text leaves out.
-func (t *Tokenizer) Special(id kv.Token) bool {
+func (t *Tokenizer) IsSpecial(id kv.Token) bool {
 	return int(id) < len(t.entries.special) && t.entries.special[id]
 }
 

@@ -15,7 +15,7 @@ var unicodeData string
 
 // charProperties are the character properties of the reference implementation, each in the reference's
 // Unicode version.
-type properties struct {
+type charProperties struct {
 	other       runeSet // control and similar characters which BertNormalizer removes
 	bertAccents runeSet // marks which BertNormalizer removes
 	accents     runeSet // marks which StripAccents removes
@@ -26,8 +26,8 @@ type properties struct {
 	compatible  map[rune]string // full compatibility decomposition
 }
 
-func newProperties() (*properties, error) {
-	p := &properties{lower: map[rune]string{}, compatible: map[rune]string{}}
+func newCharProperties() (*charProperties, error) {
+	p := &charProperties{lower: map[rune]string{}, compatible: map[rune]string{}}
 	sets := map[byte]*runeSet{
 		'o': &p.other, 'm': &p.bertAccents, 'a': &p.accents, 'p': &p.punctuation, 'w': &p.word, 'e': &p.extends,
 	}
@@ -47,7 +47,7 @@ func newProperties() (*properties, error) {
 		case 'K':
 			p.compatible[runes[0]] = string(runes[1:])
 		default:
-			sets[line[0]].add(runes[0], runes[1])
+			sets[line[0]].addRange(runes[0], runes[1])
 		}
 	}
 	return p, nil
@@ -61,14 +61,14 @@ type runeSet struct {
 
 type runeRange struct{ first, last rune }
 
-func (s *runeSet) add(first, last rune) {
+func (s *runeSet) addRange(first, last rune) {
 	s.ranges = append(s.ranges, runeRange{first, last})
 	for r := first; r <= last && r < utf8.RuneSelf; r++ {
 		s.ascii[r/64] |= 1 << (r % 64)
 	}
 }
 
-func (s *runeSet) has(r rune) bool {
+func (s *runeSet) contains(r rune) bool {
 	if r < utf8.RuneSelf {
 		return s.ascii[r/64]&(1<<(r%64)) != 0
 	}

@@ -15,7 +15,7 @@ func (t *Tokenizer) newWordLevel(f *fileModel, vocab map[string]kv.Token) (wordM
 		return nil, malformed("the unk_token is not in the vocabulary")
 	}
 	for name, id := range vocab {
-		if !t.Special(id) {
+		if !t.IsSpecial(id) {
 			m.words[name] = id // special tokens are never the result of encoding plain text
 		}
 	}

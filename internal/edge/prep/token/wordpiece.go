@@ -30,7 +30,7 @@ func (t *Tokenizer) newWordPiece(f *fileModel, vocab map[string]kv.Token) (wordM
 		return nil, malformed("the unk_token is not in the vocabulary")
 	}
 	for name, id := range vocab {
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			continue // never the result of encoding plain text
 		}
 		m.begin[name] = id
@@ -39,7 +39,7 @@ func (t *Tokenizer) newWordPiece(f *fileModel, vocab map[string]kv.Token) (wordM
 			m.within[rest] = id
 		}
 	}
-	return &remembered{model: m}, nil
+	return &cachedModel{model: m}, nil
 }
 
 func (m *wordPiece) appendWord(dst []kv.Token, word string) []kv.Token {

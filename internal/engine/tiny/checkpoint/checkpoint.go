@@ -26,14 +26,14 @@ type Tensor struct {
 // Checkpoint is an open set of weights. Its methods may be called concurrently,
 // except Close.
 type Checkpoint struct {
-	files   []*file
+	files   []*shardFile
 	names   []string
-	tensors map[string]location
+	tensors map[string]tensorLocation
 }
 
-type location struct {
-	file  *file
-	entry *entry
+type tensorLocation struct {
+	file  *shardFile
+	entry *tensorEntry
 }
 
 const (
@@ -46,7 +46,7 @@ const (
 // Open opens the weights in dir and reads their headers, but no tensor. With an index the tensors are the
 // ones it names, otherwise the ones in model.safetensors. The caller must Close the checkpoint.
 func Open(dir string) (*Checkpoint, error) {
-	c := &Checkpoint{tensors: make(map[string]location)}
+	c := &Checkpoint{tensors: make(map[string]tensorLocation)}
 	err := c.openSharded(dir)
 	if errors.Is(err, errNoIndex) {
 		err = c.openSingle(dir)
@@ -62,7 +62,7 @@ func Open(dir string) (*Checkpoint, error) {
 var errNoIndex = errors.New("no index")
 
 func (c *Checkpoint) openSingle(dir string) error {
-	f, err := c.open(dir, singleFile)
+	f, err := c.openShard(dir, singleFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checkpoint %s: neither %s nor %s is there; only safetensors weights are read, convert others", dir, singleFile, indexFile)
 	}
@@ -70,7 +70,7 @@ func (c *Checkpoint) openSingle(dir string) error {
 		return err
 	}
 	for i := range f.entries {
-		c.tensors[f.entries[i].name] = location{f, &f.entries[i]}
+		c.tensors[f.entries[i].name] = tensorLocation{f, &f.entries[i]}
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 		return fmt.Errorf("checkpoint %s: %w", indexFile, err)
 	}
 	for _, shard := range slices.Compact(slices.Sorted(maps.Values(weights))) {
-		f, err := c.open(dir, shard)
+		f, err := c.openShard(dir, shard)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("checkpoint %s: names %s, which is missing; fetch it", indexFile, shard)
 		}
@@ -97,7 +97,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 		}
 		for i := range f.entries {
 			if e := &f.entries[i]; weights[e.name] == shard {
-				c.tensors[e.name] = location{f, e}
+				c.tensors[e.name] = tensorLocation{f, e}
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 	return nil
 }
 
-func (c *Checkpoint) open(dir, name string) (*file, error) {
+func (c *Checkpoint) openShard(dir, name string) (*shardFile, error) {
 	f, err := openFile(filepath.Join(dir, name), name)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	if !ok {
 		return Tensor{}, fmt.Errorf("checkpoint: tensor %.100q is missing", name)
 	}
-	t, err := at.file.read(at.entry)
+	t, err := at.file.readTensor(at.entry)
 	if err != nil {
 		return Tensor{}, fmt.Errorf("checkpoint %s: tensor %.100q: %w", at.file.name, name, err)
 	}
@@ -138,7 +138,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
-		errs = append(errs, f.f.Close())
+		errs = append(errs, f.handle.Close())
 	}
 	c.files = nil
 	return errors.Join(errs...)

@@ -73,7 +73,7 @@ func TestOpenSingle(t *testing.T) {
 
 // TestLargeTensor exceeds a chunk by an odd number of elements.
 func TestLargeTensor(t *testing.T) {
-	const n = chunk/4*2 + 3
+	const n = chunkBytes/4*2 + 3
 	data := make([]byte, 4*n)
 	for i := range n {
 		binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(float32(i)))

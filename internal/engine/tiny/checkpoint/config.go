@@ -76,7 +76,7 @@ func decodeConfig(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	var c Config
-	if c.Facts, err = obj.facts(); err != nil {
+	if c.Facts, err = obj.readFacts(); err != nil {
 		return Config{}, err
 	}
 	if err := c.decodeMedia(obj); err != nil {
@@ -85,7 +85,7 @@ func decodeConfig(data []byte) (Config, error) {
 	if obj, err = textConfig(obj); err != nil {
 		return Config{}, err
 	}
-	err = obj.fields(map[string]any{
+	err = obj.decodeFields(map[string]any{
 		"architectures":         &c.Architectures,
 		"hidden_size":           &c.HiddenSize,
 		"num_hidden_layers":     &c.Layers,
@@ -121,7 +121,7 @@ func decodeConfig(data []byte) (Config, error) {
 
 // decodeRope reads either of the two spellings. It refuses an unknown key, which could change the positions
 // of every token.
-func decodeRope(r *Rope, obj object) error {
+func decodeRope(r *Rope, obj jsonObject) error {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		if !obj.has(key) {
 			continue
@@ -141,10 +141,10 @@ func decodeRope(r *Rope, obj object) error {
 			"partial_rotary_factor":            &r.Partial,
 			"mrope_section":                    &r.Sections,
 		}
-		if err := rope.fields(known); err != nil {
+		if err := rope.decodeFields(known); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		if r.Type != "" && !knownRope(r.Type) {
+		if r.Type != "" && !isKnownRope(r.Type) {
 			continue // its keys are specific to it; the type is refused by name
 		}
 		for _, field := range sortedKeys(rope) {
@@ -157,11 +157,11 @@ func decodeRope(r *Rope, obj object) error {
 }
 
 // isKnownRope reports whether all keys of a type of scaling are fields of Rope.
-func knownRope(typ string) bool {
+func isKnownRope(typ string) bool {
 	return typ == "default" || typ == "linear" || typ == "llama3" || typ == "mrope"
 }
 
-func decodeQuantization(obj object) (string, error) {
+func decodeQuantization(obj jsonObject) (string, error) {
 	const key = "quantization_config"
 	if !obj.has(key) {
 		return "", nil

@@ -5,7 +5,7 @@ type dtype string
 
 // byteSize returns the bytes of one element; 0 for a name which the format does not have, or which packs
 // several elements into a byte.
-func (d dtype) size() int64 {
+func (d dtype) byteSize() int64 {
 	switch d {
 	case "F64", "I64", "U64", "C64":
 		return 8
@@ -20,6 +20,6 @@ func (d dtype) size() int64 {
 }
 
 // isFloat reports whether tensors of this type can be read as float32.
-func (d dtype) float() bool {
+func (d dtype) isFloat() bool {
 	return d == "F32" || d == "F16" || d == "BF16"
 }

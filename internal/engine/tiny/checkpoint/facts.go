@@ -27,16 +27,16 @@ func ReadFacts(dir string) (Facts, Generation, error) {
 	if err != nil {
 		return Facts{}, Generation{}, err
 	}
-	facts, _ := obj.facts()
+	facts, _ := obj.readFacts()
 	if obj, err = readLoose(dir, generationFile); err != nil {
 		return Facts{}, Generation{}, err
 	}
-	generation, _ := obj.generation()
+	generation, _ := obj.readGeneration()
 	return facts, generation, nil
 }
 
 // readLoose reads a file as Python's json module does; nil if it does not exist.
-func readLoose(dir, name string) (object, error) {
+func readLoose(dir, name string) (jsonObject, error) {
 	data, err := readSmall(dir, name, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -53,9 +53,9 @@ func readLoose(dir, name string) (object, error) {
 
 // parseLoose parses an object in which keys may occur twice, the last of which counts, and in which numbers
 // may be NaN and Infinity, which become null.
-func parseLoose(data []byte) (object, error) {
-	var obj object
-	if err := json.Unmarshal(finite(data), &obj); err != nil {
+func parseLoose(data []byte) (jsonObject, error) {
+	var obj jsonObject
+	if err := json.Unmarshal(replaceNonFinite(data), &obj); err != nil {
 		return nil, fmt.Errorf("%.200s", err) // the error echoes numbers of any length
 	}
 	if obj == nil {
@@ -65,7 +65,7 @@ func parseLoose(data []byte) (object, error) {
 }
 
 // replaceNonFinite returns data with null in place of the numbers which Python writes and JSON does not have.
-func finite(data []byte) []byte {
+func replaceNonFinite(data []byte) []byte {
 	var out []byte
 	last, quoted := 0, false
 	for i := 0; i < len(data); i++ {
@@ -98,25 +98,25 @@ var textParts = []string{"text_config", "llm_config", "language_config", "thinke
 const maxParts = 3
 
 // nestedParts returns the objects which may have the facts of a decoder, the innermost first.
-func (o object) parts() []object {
-	all := []object{o}
+func (o jsonObject) nestedParts() []jsonObject {
+	all := []jsonObject{o}
 	for len(all) <= maxParts {
-		inner := o.inner()
+		inner := o.innerPart()
 		if inner == nil {
 			break
 		}
-		o, all = inner, append([]object{inner}, all...)
+		o, all = inner, append([]jsonObject{inner}, all...)
 	}
 	return all
 }
 
 // innerPart returns the part of o that describes the decoder, nil if o itself does.
-func (o object) inner() object {
+func (o jsonObject) innerPart() jsonObject {
 	for _, name := range textParts {
 		if !o.has(name) {
 			continue
 		}
-		var part object
+		var part jsonObject
 		if json.Unmarshal(o[name], &part) == nil {
 			return part
 		}
@@ -125,20 +125,20 @@ func (o object) inner() object {
 }
 
 // readFacts reads the facts of a configuration. The error is about the first skipped value.
-func (o object) facts() (f Facts, first error) {
+func (o jsonObject) readFacts() (f Facts, first error) {
 	note := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
-	parts := o.parts()
+	parts := o.nestedParts()
 	for _, part := range parts {
-		size, err := part.count("vocab_size")
+		size, err := part.positiveInt("vocab_size")
 		note(err)
 		if f.VocabSize == 0 {
 			f.VocabSize = size
 		}
-		length, err := part.positions()
+		length, err := part.contextLength()
 		note(err)
 		if f.MaxPositions == 0 {
 			f.MaxPositions = length
@@ -157,11 +157,11 @@ func (o object) facts() (f Facts, first error) {
 }
 
 // contextLength returns the context length under the first of its names that is present; 0 if none is.
-func (o object) positions() (n int, first error) {
+func (o jsonObject) contextLength() (n int, first error) {
 	for _, key := range []string{
 		"max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length", "max_seq_length", "seq_len",
 	} {
-		length, err := o.count(key)
+		length, err := o.positiveInt(key)
 		if first == nil {
 			first = err
 		}
@@ -174,7 +174,7 @@ func (o object) positions() (n int, first error) {
 
 // positiveInt returns a positive whole number, 0 if there is none. It may be written as a float without a
 // fraction.
-func (o object) count(key string) (int, error) {
+func (o jsonObject) positiveInt(key string) (int, error) {
 	var x float64
 	if err := o.get(key, &x); err != nil {
 		return 0, err
@@ -190,13 +190,13 @@ func (o object) count(key string) (int, error) {
 
 // decodeTokens reads a field that is one token id or a list of them. The error is about the first skipped
 // value.
-func decodeTokens(o object, key string) ([]kv.Token, error) {
+func decodeTokens(o jsonObject, key string) ([]kv.Token, error) {
 	if !o.has(key) {
 		return nil, nil
 	}
 	var list []kv.Token
 	var first error
-	for _, raw := range o.values(key) {
+	for _, raw := range o.listValues(key) {
 		var t kv.Token
 		if err := json.Unmarshal(raw, &t); err != nil || string(raw) == "null" {
 			if first == nil {
@@ -210,7 +210,7 @@ func decodeTokens(o object, key string) ([]kv.Token, error) {
 }
 
 // listValues returns the elements of a list, and any other value as a list of one.
-func (o object) values(key string) []json.RawMessage {
+func (o jsonObject) listValues(key string) []json.RawMessage {
 	var list []json.RawMessage
 	if json.Unmarshal(o[key], &list) != nil {
 		return []json.RawMessage{o[key]}

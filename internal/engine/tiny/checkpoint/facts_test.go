@@ -79,8 +79,8 @@ func FuzzReadFacts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		obj, err := parseLoose(data)
 		if err == nil {
-			obj.facts()
-			obj.generation()
+			obj.readFacts()
+			obj.readGeneration()
 		}
 		strict, refused := decodeConfig(data)
 		if refused != nil {
@@ -89,7 +89,7 @@ func FuzzReadFacts(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the strict reader takes it, and the loose one says %v", err)
 		}
-		loose, _ := obj.facts()
+		loose, _ := obj.readFacts()
 		if diff := cmp.Diff(strict.Facts, loose); diff != "" {
 			t.Errorf("-strict +loose:\n%s", diff)
 		}

@@ -46,7 +46,7 @@ func decodeGeneration(data []byte) (Generation, error) {
 	if err != nil {
 		return Generation{}, err
 	}
-	g, err := obj.generation()
+	g, err := obj.readGeneration()
 	if err != nil {
 		return Generation{}, err
 	}
@@ -54,12 +54,12 @@ func decodeGeneration(data []byte) (Generation, error) {
 }
 
 // readGeneration reads the recommendations. The error is about the first skipped value.
-func (o object) generation() (Generation, error) {
+func (o jsonObject) readGeneration() (Generation, error) {
 	var g Generation
 	var topK *float64
 	errs := []error{
-		optional(o, "do_sample", &g.DoSample), optional(o, "temperature", &g.Temperature), optional(o, "top_k", &topK), optional(o, "top_p", &g.TopP),
-		optional(o, "min_p", &g.MinP), optional(o, "repetition_penalty", &g.RepetitionPenalty),
+		getOptional(o, "do_sample", &g.DoSample), getOptional(o, "temperature", &g.Temperature), getOptional(o, "top_k", &topK), getOptional(o, "top_p", &g.TopP),
+		getOptional(o, "min_p", &g.MinP), getOptional(o, "repetition_penalty", &g.RepetitionPenalty),
 	}
 	if topK != nil {
 		if k := *topK; k == math.Trunc(k) && math.Abs(k) <= math.MaxInt32 {
@@ -74,7 +74,7 @@ func (o object) generation() (Generation, error) {
 }
 
 // getOptional decodes the value of a key, if there is one, and leaves *dst nil if it cannot.
-func optional[T any](o object, key string, dst **T) error {
+func getOptional[T any](o jsonObject, key string, dst **T) error {
 	if !o.has(key) {
 		return nil
 	}

@@ -94,7 +94,7 @@ func FuzzDecodeHeader(f *testing.F) {
 				t.Fatalf("%q occurs twice", e.name)
 			case e.begin != at || e.end < e.begin || e.end > size:
 				t.Fatalf("%+v does not follow byte %d of %d", e, at, size)
-			case elements*e.dtype.size() != e.end-e.begin:
+			case elements*e.dtype.byteSize() != e.end-e.begin:
 				t.Fatalf("%+v has %d elements", e, elements)
 			}
 			names[e.name] = true

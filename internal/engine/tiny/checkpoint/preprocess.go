@@ -48,14 +48,14 @@ func (p *Processors) Colours() (Colours, error) {
 		Mean:      [3]float64{0.48145466, 0.4578275, 0.40821073},
 		Deviation: [3]float64{0.26862954, 0.26130258, 0.27577711},
 	}
-	obj, file, err := p.preprocessor()
+	obj, file, err := p.imageProcessor()
 	if err != nil || obj == nil {
 		return c, err
 	}
 	var mean, deviation []float64
 	resample, factor := 3, 0.0
 	resize, rescale, normalise := true, true, true
-	err = obj.fields(map[string]any{
+	err = obj.decodeFields(map[string]any{
 		"image_mean": &mean, "image_std": &deviation, "resample": &resample, "rescale_factor": &factor,
 		"do_resize": &resize, "do_rescale": &rescale, "do_normalize": &normalise,
 	})
@@ -84,7 +84,7 @@ func (p *Processors) Colours() (Colours, error) {
 }
 
 // imageProcessor returns the configuration for pictures, nil if there is none, and the name of its file.
-func (p *Processors) preprocessor() (object, string, error) {
+func (p *Processors) imageProcessor() (jsonObject, string, error) {
 	file, data := preprocessorFile, p.Preprocessor
 	if data == nil {
 		file, data = processorFile, p.Processor

@@ -22,8 +22,8 @@ type Vision struct {
 }
 
 // decodeMedia reads a configuration's fields about media.
-func (c *Config) decodeMedia(obj object) error {
-	if err := obj.fields(map[string]any{"image_token_id": &c.ImageToken, "video_token_id": &c.VideoToken}); err != nil {
+func (c *Config) decodeMedia(obj jsonObject) error {
+	if err := obj.decodeFields(map[string]any{"image_token_id": &c.ImageToken, "video_token_id": &c.VideoToken}); err != nil {
 		return err
 	}
 	const key = "vision_config"
@@ -34,7 +34,7 @@ func (c *Config) decodeMedia(obj object) error {
 	if err == nil {
 		v := &Vision{}
 		c.Vision = v
-		err = vision.fields(map[string]any{
+		err = vision.decodeFields(map[string]any{
 			"depth":               &v.Depth,
 			"embed_dim":           &v.Dim,
 			"hidden_size":         &v.Hidden,
@@ -48,9 +48,9 @@ func (c *Config) decodeMedia(obj object) error {
 			"hidden_act":          &v.Activation,
 		})
 		if err == nil && vision.has("rope_parameters") {
-			var rope object
+			var rope jsonObject
 			if rope, err = parseObject(vision["rope_parameters"]); err == nil {
-				err = rope.fields(map[string]any{"rope_theta": &v.Rope.Theta, "rope_type": &v.Rope.Type})
+				err = rope.decodeFields(map[string]any{"rope_theta": &v.Rope.Theta, "rope_type": &v.Rope.Type})
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func (c *Config) decodeMedia(obj object) error {
 
 // textConfig returns the object with the decoder's fields: text_config, in newer files of vision models,
 // merged with the fields around it; else obj itself.
-func textConfig(obj object) (object, error) {
+func textConfig(obj jsonObject) (jsonObject, error) {
 	const key = "text_config"
 	if !obj.has(key) {
 		return obj, nil

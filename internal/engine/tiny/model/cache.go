@@ -9,7 +9,7 @@ import (
 
 // arenaRows is how many tokens go through the layers together. Forward splits a larger batch, so that the
 // memory for intermediate results is fixed.
-const slabRows = 256
+const arenaRows = 256
 
 // Cache holds the keys and values of a pool of blocks, for every layer, and the
 // scratch memory to compute with. It is used by one Forward at a time.
@@ -21,7 +21,7 @@ type Cache struct {
 	// head, keys as [HeadDim, blockSize] and values as [blockSize, HeadDim]: the
 	// layouts in which both products of attention run over rows.
 	keys, values [][]float32
-	slab         *slab
+	arena        *arena
 }
 
 // NewCache returns a cache of blocks blocks of blockSize tokens, all undefined.
@@ -29,7 +29,7 @@ type Cache struct {
 // of 256 tokens; and, for each processor, the attention scores of some 16 queries
 // over the longest sequence. It panics if there is no block or token.
 func (m *Model) NewCache(blocks, blockSize int) *Cache {
-	return m.newCache(blocks, blockSize, slabRows, runtime.GOMAXPROCS(0))
+	return m.newCache(blocks, blockSize, arenaRows, runtime.GOMAXPROCS(0))
 }
 
 func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
@@ -42,32 +42,32 @@ func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
 		c.keys = append(c.keys, make([]float32, size))
 		c.values = append(c.values, make([]float32, size))
 	}
-	c.slab = newSlab(c, rows, workers)
+	c.arena = newArena(c, rows, workers)
 	return c
 }
 
 // BlockCount returns the number of blocks.
-func (c *Cache) Blocks() int { return c.blocks }
+func (c *Cache) BlockCount() int { return c.blocks }
 
 // BlockSize returns the number of tokens in a block.
 func (c *Cache) BlockSize() int { return c.blockSize }
 
 // headOf returns one head of one block from the keys or values of a layer.
-func (c *Cache) head(layer []float32, block int32, head int) []float32 {
+func (c *Cache) headOf(layer []float32, block int32, head int) []float32 {
 	size := c.model.cfg.HeadDim * c.blockSize
 	return layer[(int(block)*c.model.cfg.KVHeads+head)*size:][:size]
 }
 
 // storeToken stores the keys and values of one token, [KVHeads, HeadDim] each, for every head of one layer at
 // an offset in a block.
-func (c *Cache) put(layer int, block int32, slot int, keys, values []float32) {
+func (c *Cache) storeToken(layer int, block int32, slot int, keys, values []float32) {
 	dim := c.model.cfg.HeadDim
 	for h := range c.model.cfg.KVHeads {
-		stored := c.head(c.keys[layer], block, h)
+		stored := c.headOf(c.keys[layer], block, h)
 		for d, v := range keys[h*dim:][:dim] {
 			stored[d*c.blockSize+slot] = v
 		}
-		copy(c.head(c.values[layer], block, h)[slot*dim:][:dim], values[h*dim:][:dim])
+		copy(c.headOf(c.values[layer], block, h)[slot*dim:][:dim], values[h*dim:][:dim])
 	}
 }
 
@@ -84,7 +84,7 @@ type Work struct {
 	Blocks []int32
 	// Media holds the sequence's media objects, at the positions of Tokens or others; nil if it is text only.
 	// Forward ignores the tokens at the objects' positions.
-	Shown *Shown
+	Media *PlacedMedia
 	// Logits receives the last token's, before any softmax: VocabSize values, or nil if they are not wanted.
 	Logits []float32
 	// Sum, if not nil, has HiddenSize elements, to which the last hidden state of each token is added, in
@@ -94,7 +94,7 @@ type Work struct {
 }
 
 // checkWork finds mistakes that would read or write memory of other sequences.
-func (c *Cache) check(w *Work) error {
+func (c *Cache) checkWork(w *Work) error {
 	cfg := &c.model.cfg
 	end := w.Start + len(w.Tokens)
 	switch {

@@ -118,7 +118,7 @@ func (c *Config) Specs() []Spec {
 	if !c.TieEmbeddings {
 		specs = append(specs, Spec{headName, []int{c.VocabSize, c.HiddenSize}})
 	}
-	return append(append(specs, c.Vision.specs(c.HiddenSize)...), c.Audio.specs(c.HiddenSize)...)
+	return append(append(specs, c.Vision.weightSpecs(c.HiddenSize)...), c.Audio.weightSpecs(c.HiddenSize)...)
 }
 
 const (

@@ -3,4 +3,4 @@
 package model
 
 // fastestKernel returns the kernel that New uses on this machine.
-func fastest() kernel { return portable{} }
+func fastestKernel() kernel { return portableKernel{} }

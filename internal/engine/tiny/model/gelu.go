@@ -7,7 +7,7 @@ import (
 )
 
 // normalizeRow writes the norm of x into dst. Mean and variance are summed in order, as float64.
-func (n *layerNorm) apply(dst, x []float32) {
+func (n *layerNorm) normalizeRow(dst, x []float32) {
 	var sum, squares float64
 	for _, v := range x {
 		sum += float64(v)
@@ -28,7 +28,7 @@ func (n *layerNorm) apply(dst, x []float32) {
 const quickSlope = 1.702
 
 // applyQuickGELU replaces each x by x·sigmoid(1.702·x), which is g·sigmoid(g)·(1/1.702) with g = 1.702·x.
-func quickGELU(k kernel, x []float32) {
+func applyQuickGELU(k kernel, x []float32) {
 	var gate, up [64]float32
 	for i := range up {
 		up[i] = 1 / quickSlope
@@ -44,7 +44,7 @@ func quickGELU(k kernel, x []float32) {
 }
 
 // applyGELU replaces each x by x·Φ(x), with the distribution of a normal variable.
-func gelu(x []float32) {
+func applyGELU(x []float32) {
 	for i, v := range x {
 		x[i] = float32(float64(v) * (0.5 + float64(0.5*erf(float64(v)/math.Sqrt2))))
 	}

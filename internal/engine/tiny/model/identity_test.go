@@ -17,7 +17,7 @@ import (
 func eachModel(t *testing.T, test func(t *testing.T, m *Model)) {
 	for _, name := range []string{"grouped", "odd", "single"} {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				t.Parallel()
 				test(t, randomModel(t, shapes[name], k))
 			})
@@ -54,7 +54,7 @@ func TestChunks(t *testing.T) {
 		tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 100, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		blocks := table(0, len(tokens), 16)
-		c := newTestCache(m, len(blocks), 16, slabRows, 2)
+		c := newTestCache(m, len(blocks), 16, arenaRows, 2)
 		logits := make([]float32, m.cfg.VocabSize)
 		for cut := range tokens {
 			poison(c)
@@ -78,7 +78,7 @@ func TestLongPrompt(t *testing.T) {
 		tokens := randomTokens(rand.New(rand.NewPCG(2, 2)), 600, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		for _, workers := range []int{1, 3} {
-			c := newTestCache(m, 38, 16, slabRows, workers)
+			c := newTestCache(m, 38, 16, arenaRows, workers)
 			poison(c)
 			logits := make([]float32, m.cfg.VocabSize)
 			forward(t, m, c, Work{Tokens: tokens, Blocks: table(0, 600, 16), Logits: logits})
@@ -175,7 +175,7 @@ func TestNoLogits(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 20, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
-		c := newTestCache(m, 2, 16, slabRows, 2)
+		c := newTestCache(m, 2, 16, arenaRows, 2)
 		forward(t, m, c, Work{Tokens: tokens[:19], Blocks: table(0, 20, 16)})
 		logits := make([]float32, m.cfg.VocabSize)
 		forward(t, m, c, Work{Tokens: tokens[19:], Start: 19, Blocks: table(0, 20, 16), Logits: logits})

@@ -15,13 +15,13 @@ import (
 type kernel interface {
 	// kernelName identifies the arithmetic: kernels of different rounding have
 	// different names.
-	name() string
+	kernelName() string
 	// multiplyInto computes c = a·b, with a of shape [m, k], b [k, n] and c [m, n].
-	set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
+	multiplyInto(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
 	// multiplyAdd computes c += a·b.
-	add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
+	multiplyAdd(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
 	// panelWidth is the number of columns with which products run fastest.
-	columns() int
+	panelWidth() int
 	// softmax replaces the first n elements of row by exp(x - max) and returns their sum. row has at least n
 	// elements rounded up to a multiple of lanes; softmax overwrites the elements after the first n.
 	softmax(row []float32, n int) float32
@@ -37,7 +37,7 @@ const lanes = 8
 // Of gonum's four products only the one without transposes has the kernel's property: it adds a multiple of
 // each row of b to a row of c, in order. Its level-2 product sums differently, so a single row uses the same
 // product as many.
-type portable struct{}
+type portableKernel struct{}
 
 // A product of up to gonumRows rows and gonumCols columns is computed in the calling goroutine: gonum runs in
 // parallel from four tiles of 64 × 64 on.
@@ -46,15 +46,15 @@ const (
 	gonumCols = 128
 )
 
-func (portable) name() string { return "gonum" }
+func (portableKernel) kernelName() string { return "gonum" }
 
-func (portable) columns() int { return gonumCols }
+func (portableKernel) panelWidth() int { return gonumCols }
 
-func (portable) set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (portableKernel) multiplyInto(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	gonumProduct(m, n, k, a, lda, b, ldb, 0, c, ldc)
 }
 
-func (portable) add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (portableKernel) multiplyAdd(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	gonumProduct(m, n, k, a, lda, b, ldb, 1, c, ldc)
 }
 
@@ -68,7 +68,7 @@ func gonumProduct(m, n, k int, a []float32, lda int, b []float32, ldb int, beta 
 	}
 }
 
-func (portable) softmax(row []float32, n int) float32 {
+func (portableKernel) softmax(row []float32, n int) float32 {
 	row = row[:n]
 	highest := row[0]
 	for _, v := range row {
@@ -77,12 +77,12 @@ func (portable) softmax(row []float32, n int) float32 {
 		}
 	}
 	exponentials(row, highest)
-	return sum(row)
+	return sumInterleaved(row)
 }
 
 // sumInterleaved adds the elements in four interleaved sums, so that additions do not wait for each other. An
 // element's sum depends only on its index.
-func sum(x []float32) float32 {
+func sumInterleaved(x []float32) float32 {
 	var s0, s1, s2, s3 float64
 	for len(x) >= 4 {
 		s0 += float64(x[0])
@@ -104,7 +104,7 @@ func sum(x []float32) float32 {
 	return float32((s0 + s1) + (s2 + s3))
 }
 
-func (portable) swiglu(dst, gate, up []float32) {
+func (portableKernel) swiglu(dst, gate, up []float32) {
 	gate, up = gate[:len(dst)], up[:len(dst)]
 	for i, g := range gate {
 		dst[i] = -g

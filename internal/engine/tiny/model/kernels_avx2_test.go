@@ -7,7 +7,7 @@ import "simd/archsimd"
 // kernels lists the kernels that this machine can run.
 func kernels() []kernel {
 	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
-		return []kernel{portable{}, avx2{}}
+		return []kernel{portableKernel{}, avx2Kernel{}}
 	}
-	return []kernel{portable{}}
+	return []kernel{portableKernel{}}
 }

@@ -3,4 +3,4 @@
 package model
 
 // kernels lists the kernels that this machine can run.
-func kernels() []kernel { return []kernel{portable{}} }
+func kernels() []kernel { return []kernel{portableKernel{}} }

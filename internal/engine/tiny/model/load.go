@@ -19,21 +19,21 @@ type Info struct {
 // computing it wrongly. It ends early, with ctx's error, when ctx does: weights may take many seconds to
 // read.
 func Load(ctx context.Context, dir string) (*Model, Info, error) {
-	m, info, err := load(ctx, dir, fastest())
+	m, info, err := loadWithKernel(ctx, dir, fastestKernel())
 	if err != nil {
 		return nil, Info{}, fmt.Errorf("load %s: %w", dir, err)
 	}
 	return m, info, nil
 }
 
-func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err error) {
+func loadWithKernel(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err error) {
 	if info.Config, err = checkpoint.ReadConfig(dir); err != nil {
 		return nil, info, err
 	}
 	if info.Generation, err = checkpoint.ReadGeneration(dir); err != nil {
 		return nil, info, err
 	}
-	cfg, err := configure(&info.Config)
+	cfg, err := newConfig(&info.Config)
 	if err != nil {
 		return nil, info, err
 	}
@@ -43,14 +43,14 @@ func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err e
 	}
 	var source Tensors = weights
 	if cfg.Vision != (Vision{}) {
-		source = oldNames{weights}
+		source = renamedTensors{weights}
 	}
 	m, err := newModel(ctx, cfg, source, k)
 	return m, info, errors.Join(err, weights.Close())
 }
 
 // newConfig turns a checkpoint's configuration into a model's, and reports every unsupported part at once.
-func configure(c *checkpoint.Config) (Config, error) {
+func newConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
 		HiddenSize:    c.HiddenSize,
 		Layers:        c.Layers,
@@ -75,7 +75,7 @@ func configure(c *checkpoint.Config) (Config, error) {
 		cfg.RopeTheta = 10000
 	}
 	errs := []error{cfg.setArchitecture(c), cfg.setRope(&c.Rope), cfg.setVision(c)}
-	errs = append(errs, unsupported(c)...)
+	errs = append(errs, listUnsupported(c)...)
 	errs = append(errs, cfg.Validate())
 	return cfg, errors.Join(errs...)
 }
@@ -99,7 +99,7 @@ func (cfg *Config) setArchitecture(c *checkpoint.Config) error {
 }
 
 // isVisionModel reports whether an architecture has a picture encoder.
-func sees(architectures []string) bool {
+func isVisionModel(architectures []string) bool {
 	return len(architectures) == 1 && architectures[0] == "Qwen2VLForConditionalGeneration"
 }
 
@@ -107,7 +107,7 @@ func sees(architectures []string) bool {
 // vision_config, which would mean a different model.
 func (cfg *Config) setVision(c *checkpoint.Config) error {
 	v := c.Vision
-	switch has := sees(c.Architectures); {
+	switch has := isVisionModel(c.Architectures); {
 	case !has && v == nil && c.Rope.Sections == nil:
 		return nil
 	case !has:
@@ -161,7 +161,7 @@ func (cfg *Config) setRope(r *checkpoint.Rope) error {
 }
 
 // listUnsupported lists the features for which the weights were made and which would be ignored.
-func unsupported(c *checkpoint.Config) (errs []error) {
+func listUnsupported(c *checkpoint.Config) (errs []error) {
 	refuse := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("config.json: "+format, args...))
 	}

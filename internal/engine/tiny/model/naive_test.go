@@ -160,7 +160,7 @@ var shapes = map[string]Config{
 func TestNaive(t *testing.T) {
 	for name, cfg := range shapes {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				weights := randomWeights(cfg, 3)
 				m, err := newModel(t.Context(), cfg, weights, k)
 				if err != nil {

@@ -22,12 +22,12 @@ func newDigester() *digester {
 	return &digester{hash: xxh3.New(), buf: make([]byte, 1<<14)}
 }
 
-func (d *digester) weight(name string, data []float32) {
+func (d *digester) addWeight(name string, data []float32) {
 	fmt.Fprintf(d.hash, "%s %d\n", name, len(data))
-	d.floats(data)
+	d.addFloats(data)
 }
 
-func (d *digester) floats(data []float32) {
+func (d *digester) addFloats(data []float32) {
 	for len(data) > 0 {
 		n := min(len(data), len(d.buf)/4)
 		for i, v := range data[:n] {
@@ -43,16 +43,16 @@ const probeTokens = 8
 
 // describeNumerics returns the value of Numerics. The probe detects what names cannot: another compiler or
 // math library, or instructions that only some processors have.
-func (m *Model) describe(d *digester) string {
+func (m *Model) describeNumerics(d *digester) string {
 	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
-	d.floats(m.probe())
-	d.floats(m.probeEncoders())
+	d.addFloats(m.probeLogits())
+	d.addFloats(m.probeEncoders())
 	sum := d.hash.Sum128()
-	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.name(), runtime.GOARCH, sum.Hi, sum.Lo)
+	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.kernelName(), runtime.GOARCH, sum.Hi, sum.Lo)
 }
 
 // probeLogits returns the logits after a fixed prompt.
-func (m *Model) probe() []float32 {
+func (m *Model) probeLogits() []float32 {
 	tokens := make([]kv.Token, min(probeTokens, m.cfg.MaxPositions))
 	for i := range tokens {
 		tokens[i] = kv.Token((uint64(i)*2654435761 + 97) % uint64(m.cfg.VocabSize))
@@ -82,10 +82,10 @@ func (m *Model) probeEncoders() (rows []float32) {
 	}
 	if v := &m.cfg.Vision; m.vision != nil {
 		grid := [3]int{1, v.Merge, 2 * v.Merge}
-		must(m.encode(context.Background(), wave(grid[1]*grid[2]*v.PatchElements()), grid, newCrew(1)))
+		must(m.encodeImage(context.Background(), wave(grid[1]*grid[2]*v.PatchElements()), grid, newWorkerPool(1)))
 	}
-	if m.hearing != nil {
-		must(m.Hear(context.Background(), wave(m.cfg.Audio.Frame*framesOfRow)))
+	if m.audio != nil {
+		must(m.EncodeAudio(context.Background(), wave(m.cfg.Audio.Frame*framesOfRow)))
 	}
 	return rows
 }

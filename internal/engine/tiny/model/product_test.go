@@ -19,13 +19,13 @@ func randomFloats(rng *rand.Rand, n int) []float32 {
 func packed(rng *rand.Rand, rows, cols, wide int) (*matrix, []float32) {
 	src := randomFloats(rng, rows*cols)
 	w := newMatrix(rows, cols, wide)
-	w.pack(0, src)
+	w.packColumns(0, src)
 	return w, src
 }
 
 func multiplyAll(k kernel, w *matrix, n int, a, c []float32) {
-	for p := range w.panels() {
-		w.multiplyPanel(k, p, n, a, c[p*w.wide:], w.cols)
+	for p := range w.panelCount() {
+		w.multiplyPanel(k, p, n, a, c[p*w.panelWidth:], w.cols)
 	}
 }
 
@@ -53,10 +53,10 @@ func TestRowsAlone(t *testing.T) {
 		{2049, 130, []int{2, 65}}, // a deep sum, a narrow last panel
 	} {
 		for _, k := range kernels() {
-			t.Run(fmt.Sprintf("%dx%d/%s", shape.rows, shape.cols, k.name()), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%dx%d/%s", shape.rows, shape.cols, k.kernelName()), func(t *testing.T) {
 				t.Parallel()
 				rng := rand.New(rand.NewPCG(11, uint64(shape.cols)))
-				w, _ := packed(rng, shape.rows, shape.cols, k.columns())
+				w, _ := packed(rng, shape.rows, shape.cols, k.panelWidth())
 				const most = 600
 				a := randomFloats(rng, most*shape.rows)
 				alone, together := make([]float32, most*shape.cols), make([]float32, most*shape.cols)
@@ -92,9 +92,9 @@ func TestProductOrder(t *testing.T) {
 					}
 				}
 			}
-			k.add(m, n, depth, a, lda, b, ldb, got, ldc)
+			k.multiplyAdd(m, n, depth, a, lda, b, ldb, got, ldc)
 			if err := sameBits(got, want); err != nil {
-				t.Fatalf("%s add %d×%d×%d: %v", k.name(), m, n, depth, err)
+				t.Fatalf("%s add %d×%d×%d: %v", k.kernelName(), m, n, depth, err)
 			}
 			// multiplyInto is multiplyAdd over zeros, and touches nothing outside its columns.
 			for i := range m {
@@ -105,9 +105,9 @@ func TestProductOrder(t *testing.T) {
 					}
 				}
 			}
-			k.set(m, n, depth, a, lda, b, ldb, got, ldc)
+			k.multiplyInto(m, n, depth, a, lda, b, ldb, got, ldc)
 			if err := sameBits(got, want); err != nil {
-				t.Fatalf("%s set %d×%d×%d: %v", k.name(), m, n, depth, err)
+				t.Fatalf("%s set %d×%d×%d: %v", k.kernelName(), m, n, depth, err)
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func TestProductOrder(t *testing.T) {
 // accumulate is one step of a sum as kernel k rounds it. A fused step is exact in float64 (24 + 24 bits of
 // product) except for the addition, which is rounded to odd so that the rounding to float32 is the only one.
 func accumulate(k kernel, sum, x, y float32) float32 {
-	if k.name() == "gonum" {
+	if k.kernelName() == "gonum" {
 		return sum + float32(x*y)
 	}
 	product := float64(x) * float64(y)
@@ -142,9 +142,9 @@ func TestPack(t *testing.T) {
 		const rows = 7
 		w, src := packed(rng, rows, cols, wide)
 		row, column := make([]float32, cols), make([]float32, rows)
-		multiplyAll(portable{}, w, 1, []float32{0, 0, 0, 1, 0, 0, 0}, row)
+		multiplyAll(portableKernel{}, w, 1, []float32{0, 0, 0, 1, 0, 0, 0}, row)
 		for col := range cols {
-			w.column(column, col)
+			w.copyColumn(column, col)
 			if err := sameBits(column, src[col*rows:][:rows]); err != nil {
 				t.Fatalf("column %d of %d: %v", col, cols, err)
 			}
@@ -171,10 +171,10 @@ func TestSoftmax(t *testing.T) {
 			want := append([]float32(nil), row[:n]...)
 			total := k.softmax(row[:roundUp(n, lanes)], n)
 			if totalAgain := k.softmax(again[:roundUp(n, lanes)], n); total != totalAgain {
-				t.Fatalf("%s: the sum of %d depends on what follows", k.name(), n)
+				t.Fatalf("%s: the sum of %d depends on what follows", k.kernelName(), n)
 			}
 			if err := sameBits(again[:n], row[:n]); err != nil {
-				t.Fatalf("%s: %d depend on what follows: %v", k.name(), n, err)
+				t.Fatalf("%s: %d depend on what follows: %v", k.kernelName(), n, err)
 			}
 			checkSoftmax(t, want, row[:n], total)
 		}
@@ -208,7 +208,7 @@ func TestSwiGLU(t *testing.T) {
 			for i, g := range gate {
 				want := float64(g) / (1 + math.Exp(-float64(g))) * float64(up[i])
 				if math.Abs(float64(got[i])-want) > 1e-6*math.Abs(want)+1e-30 {
-					t.Fatalf("%s: swiglu(%v, %v) is %v, want %v", k.name(), g, up[i], got[i], want)
+					t.Fatalf("%s: swiglu(%v, %v) is %v, want %v", k.kernelName(), g, up[i], got[i], want)
 				}
 			}
 		}
@@ -227,12 +227,12 @@ func TestExponential(t *testing.T) {
 				want = 0
 			}
 			if got := float64(row[1]); math.Abs(got-want) > 2e-7*want {
-				t.Fatalf("%s: exp(%v) is %v, want %v", k.name(), v, got, want)
+				t.Fatalf("%s: exp(%v) is %v, want %v", k.kernelName(), v, got, want)
 			}
 		}
 		nan := []float32{0, float32(math.NaN()), 0, 0, 0, 0, 0, 0}
 		if k.softmax(nan, 2); nan[1] == nan[1] {
-			t.Fatalf("%s: the exponential of NaN is %v", k.name(), nan[1])
+			t.Fatalf("%s: the exponential of NaN is %v", k.kernelName(), nan[1])
 		}
 	}
 }

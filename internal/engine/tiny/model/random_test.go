@@ -60,6 +60,6 @@ func table(first, n, blockSize int) []int32 {
 // newTestCache is newCache with a worker pool that works in parallel on small models too.
 func newTestCache(m *Model, blocks, blockSize, rows, workers int) *Cache {
 	c := m.newCache(blocks, blockSize, rows, workers)
-	c.slab.crew.worth = 1
+	c.arena.pool.worth = 1
 	return c
 }

@@ -18,7 +18,7 @@ type Colours struct{ Mean, Deviation [3]float64 }
 // patches. grid[0] is the number of patches in time; the last frame is repeated to fill it up, as a single
 // picture is. They are [product of grid, 3·Temporal·Size·Size]: frame by frame, within a frame by squares of
 // Merge × Merge patches row by row, and each patch by colour, frame, row, column.
-func Cut(rgb []byte, shape [4]int, grid [3]int, s Shape, c Colours) ([]float32, error) {
+func CutPatches(rgb []byte, shape [4]int, grid [3]int, s Shape, c Colours) ([]float32, error) {
 	frames, h, w := shape[0], shape[1], shape[2]
 	switch {
 	case frames < 1 || h < 1 || w < 1 || shape[3] != 3 || len(rgb) != frames*h*w*3:
@@ -28,7 +28,7 @@ func Cut(rgb []byte, shape [4]int, grid [3]int, s Shape, c Colours) ([]float32, 
 	case grid[0] != (frames+s.Temporal-1)/s.Temporal || grid[1] < 1 || grid[2] < 1 || grid[1]%s.Merge != 0 || grid[2]%s.Merge != 0:
 		return nil, fmt.Errorf("patch cut: %d frames into a grid of %v, merged by %d", frames, grid, s.Merge)
 	}
-	scale := c.table()
+	scale := c.scaleTable()
 	height, width := grid[1]*s.Size, grid[2]*s.Size
 	elements := 3 * s.Temporal * s.Size * s.Size
 	out := make([]float32, grid[0]*grid[1]*grid[2]*elements)
@@ -37,7 +37,7 @@ func Cut(rgb []byte, shape [4]int, grid [3]int, s Shape, c Colours) ([]float32, 
 			copyFrame(out, f, grid, &s)
 			continue
 		}
-		frame := resize(rgb[f*h*w*3:][:h*w*3], h, w, height, width)
+		frame := resizeImage(rgb[f*h*w*3:][:h*w*3], h, w, height, width)
 		cutFrame(out, frame, f, grid, &s, &scale)
 	}
 	return out, nil
@@ -79,7 +79,7 @@ func copyFrame(out []float32, f int, grid [3]int, s *Shape) {
 }
 
 // scaleTable returns the scaled value of each byte of each colour.
-func (c *Colours) table() (t [3][256]float32) {
+func (c *Colours) scaleTable() (t [3][256]float32) {
 	for i := range t {
 		for v := range t[i] {
 			t[i][v] = float32((float64(v)/255 - c.Mean[i]) / c.Deviation[i])

@@ -43,17 +43,17 @@ func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
 		p.Sampling.RepetitionPenalty = 1
 	}
 	c := &Choice{params: p, position: len(generated)}
-	if !c.penalizes() {
+	if !c.hasPenalties() {
 		return c
 	}
 	c.index = make(map[kv.Token]int)
 	if p.Sampling.RepetitionPenalty != 1 {
 		for _, t := range prompt {
-			c.see(t, 0)
+			c.countToken(t, 0)
 		}
 	}
 	for _, t := range generated {
-		c.see(t, 1)
+		c.countToken(t, 1)
 	}
 	return c
 }
@@ -61,14 +61,14 @@ func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
 // Position returns the index in the output of the token that is sampled next: the length of the output.
 func (c *Choice) Position() int { return c.position }
 
-func (c *Choice) append(t kv.Token) {
+func (c *Choice) appendToken(t kv.Token) {
 	c.position++
-	if c.penalizes() {
-		c.see(t, 1)
+	if c.hasPenalties() {
+		c.countToken(t, 1)
 	}
 }
 
-func (c *Choice) see(t kv.Token, n int) {
+func (c *Choice) countToken(t kv.Token, n int) {
 	i, ok := c.index[t]
 	if !ok {
 		i = len(c.seen)
@@ -78,23 +78,23 @@ func (c *Choice) see(t kv.Token, n int) {
 	c.seen[i].count += n
 }
 
-func (c *Choice) penalizes() bool {
+func (c *Choice) hasPenalties() bool {
 	p := &c.params.Sampling
 	return p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
 }
 
 // adjustsLogits reports whether adjustLogits would change any logit without a mask.
-func (c *Choice) adjusts() bool {
-	return c.penalizes() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
+func (c *Choice) adjustsLogits() bool {
+	return c.hasPenalties() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
 }
 
 // adjustLogits applies steps 2 to 6 of the package's order to logits. Every product is rounded by its
 // conversion before it enters a sum, which forbids the compiler to fuse the two.
-func (c *Choice) adjust(logits []float32, allowed []uint64) {
+func (c *Choice) adjustLogits(logits []float32, allowed []uint64) {
 	p := &c.params.Sampling
 	switch {
 	case allowed != nil:
-		keep(logits, allowed)
+		maskDisallowed(logits, allowed)
 	case c.position < c.params.MinTokens:
 		for _, t := range c.params.Stops {
 			if int(t) < len(logits) {
@@ -123,7 +123,7 @@ func (c *Choice) adjust(logits []float32, allowed []uint64) {
 }
 
 // maskDisallowed sets the logits of the tokens that are not allowed to -Inf.
-func keep(logits []float32, allowed []uint64) {
+func maskDisallowed(logits []float32, allowed []uint64) {
 	negInf := float32(math.Inf(-1))
 	for i := range logits {
 		if allowed[i/64]>>(i%64)&1 == 0 {

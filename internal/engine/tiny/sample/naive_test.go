@@ -98,7 +98,7 @@ func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32, allo
 	for _, i := range kept {
 		total.Add(total, big.NewInt(weight(i)))
 	}
-	target := new(big.Int).SetUint64(Draw(p.Sampling.Seed, p.Choice, len(output)))
+	target := new(big.Int).SetUint64(RandomBits(p.Sampling.Seed, p.Choice, len(output)))
 	target.Mul(target, total).Rsh(target, 64)
 	for _, i := range kept {
 		w := big.NewInt(weight(i))

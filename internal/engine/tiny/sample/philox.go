@@ -6,7 +6,7 @@ import "math/bits"
 // word of Philox2x64-10 with key seed and counter (position, choice). Philox is the counter-based generator
 // of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). position counts
 // the choice's output tokens from 0, including those generated elsewhere.
-func Draw(seed uint64, choice, position int) uint64 {
+func RandomBits(seed uint64, choice, position int) uint64 {
 	const (
 		multiplier = 0xD2B74407B1CE6E93
 		weyl       = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio

@@ -53,8 +53,8 @@ type Sampler struct {
 	mask     []kv.Token
 	adjusted []float32 // logits after penalties, when there are any
 	weights  []uint64
-	ranks    []rank
-	top      []rank
+	ranks    []tokenRank
+	top      []tokenRank
 }
 
 // MaxVocab bounds the vocabulary: the sum of all weights must fit 63 bits.
@@ -71,7 +71,7 @@ func New(size int, mask []kv.Token) *Sampler {
 		mask:     mask,
 		adjusted: make([]float32, size),
 		weights:  make([]uint64, size),
-		ranks:    make([]rank, 0, size),
+		ranks:    make([]tokenRank, 0, size),
 	}
 }
 
@@ -84,10 +84,10 @@ func New(size int, mask []kv.Token) *Sampler {
 func (s *Sampler) Next(c *Choice, logits []float32, allowed []uint64) (engine.Logprob, error) {
 	s.applyMask(logits)
 	adjusted := logits
-	if allowed != nil || c.adjusts() {
+	if allowed != nil || c.adjustsLogits() {
 		adjusted = s.adjusted
 		copy(adjusted, logits)
-		c.adjust(adjusted, allowed)
+		c.adjustLogits(adjusted, allowed)
 	}
 	best, ok := argmax(adjusted)
 	if !ok {
@@ -95,13 +95,13 @@ func (s *Sampler) Next(c *Choice, logits []float32, allowed []uint64) (engine.Lo
 	}
 	token := best
 	if c.params.Sampling.Temperature > 0 {
-		token = s.draw(adjusted, best, &c.params.Sampling, Draw(c.params.Sampling.Seed, c.params.Choice, c.position))
+		token = s.drawToken(adjusted, best, &c.params.Sampling, RandomBits(c.params.Sampling.Seed, c.params.Choice, c.position))
 	}
 	out := engine.Logprob{Token: token}
 	if c.params.Logprobs >= 0 {
-		s.logprobs(&out, logits, c.params.Logprobs)
+		s.fillLogprobs(&out, logits, c.params.Logprobs)
 	}
-	c.append(token)
+	c.appendToken(token)
 	return out, nil
 }
 

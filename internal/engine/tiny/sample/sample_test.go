@@ -206,7 +206,7 @@ func TestPhilox(t *testing.T) {
 		{math.MaxUint64, math.MaxUint64, math.MaxUint64, 0x65b021d60cd8310f},
 		{0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x0a5e742c2997341c},
 	} {
-		if got := Draw(v[2], int(v[1]), int(v[0])); got != v[3] {
+		if got := RandomBits(v[2], int(v[1]), int(v[0])); got != v[3] {
 			t.Errorf("Draw(%#x, %#x, %#x) = %#x, want %#x", v[2], v[1], v[0], got, v[3])
 		}
 	}
@@ -290,7 +290,7 @@ func TestNothingToDraw(t *testing.T) {
 		if name == "infinite" {
 			c = NewChoice(Params{Logprobs: -1}, nil, nil)
 		}
-		if _, err := s.Next(c, logits, nil); fault.Of(err) != fault.Internal || err == nil {
+		if _, err := s.Next(c, logits, nil); fault.CodeOf(err) != fault.Internal || err == nil {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if c.Position() != 0 {

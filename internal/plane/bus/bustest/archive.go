@@ -34,7 +34,7 @@ func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
 	}
 }
 
-func put(t *testing.T, a bus.Archive, name string, data []byte) {
+func putObject(t *testing.T, a bus.Archive, name string, data []byte) {
 	t.Helper()
 	if err := a.Put(t.Context(), name, data); err != nil {
 		t.Fatalf("put %s: %v", name, err)
@@ -42,7 +42,7 @@ func put(t *testing.T, a bus.Archive, name string, data []byte) {
 }
 
 // checkObjects checks the objects whose names begin with prefix.
-func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
+func checkObjects(t *testing.T, a bus.Archive, prefix string, want ...bus.ArchiveObject) {
 	t.Helper()
 	got, err := a.List(t.Context(), prefix)
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -51,20 +51,20 @@ func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
 }
 
 func testObjects(t *testing.T, a bus.Archive) {
-	has(t, a, "")
-	if _, err := a.Get(t.Context(), "one"); fault.Of(err) != fault.NotFound {
+	checkObjects(t, a, "")
+	if _, err := a.Get(t.Context(), "one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get from an empty archive: %v, want NotFound", err)
 	}
 	if err := a.Delete(t.Context(), "one"); err != nil {
 		t.Errorf("delete from an empty archive: %v", err)
 	}
-	put(t, a, "ns.two", []byte("22"))
-	put(t, a, "ns.one", []byte("1"))
-	put(t, a, "other", nil)
-	has(t, a, "", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
-	has(t, a, "ns.", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2})
-	put(t, a, "ns.one", []byte("another"))
-	put(t, a, "ns.one", []byte("a third"))
+	putObject(t, a, "ns.two", []byte("22"))
+	putObject(t, a, "ns.one", []byte("1"))
+	putObject(t, a, "other", nil)
+	checkObjects(t, a, "", bus.ArchiveObject{Name: "ns.one", Size: 1}, bus.ArchiveObject{Name: "ns.two", Size: 2}, bus.ArchiveObject{Name: "other"})
+	checkObjects(t, a, "ns.", bus.ArchiveObject{Name: "ns.one", Size: 1}, bus.ArchiveObject{Name: "ns.two", Size: 2})
+	putObject(t, a, "ns.one", []byte("another"))
+	putObject(t, a, "ns.one", []byte("a third"))
 	for name, want := range map[string]string{"ns.one": "a third", "ns.two": "22", "other": ""} {
 		if got, err := a.Get(t.Context(), name); err != nil || string(got) != want {
 			t.Errorf("get %s: %q, %v, want %q", name, got, err, want)
@@ -75,11 +75,11 @@ func testObjects(t *testing.T, a bus.Archive) {
 			t.Errorf("delete: %v", err)
 		}
 	}
-	has(t, a, "", bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
-	if _, err := a.Get(t.Context(), "ns.one"); fault.Of(err) != fault.NotFound {
+	checkObjects(t, a, "", bus.ArchiveObject{Name: "ns.two", Size: 2}, bus.ArchiveObject{Name: "other"})
+	if _, err := a.Get(t.Context(), "ns.one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get what was deleted: %v, want NotFound", err)
 	}
-	put(t, a, "ns.one", []byte("again"))
+	putObject(t, a, "ns.one", []byte("again"))
 	if got, err := a.Get(t.Context(), "ns.one"); err != nil || string(got) != "again" {
 		t.Errorf("get what was put again: %q, %v", got, err)
 	}
@@ -93,20 +93,20 @@ func testObjectSizes(t *testing.T, a bus.Archive) {
 		for i := range data {
 			data[i] = byte(i * 31 >> 8)
 		}
-		put(t, a, "o", data)
+		putObject(t, a, "o", data)
 		if got, err := a.Get(t.Context(), "o"); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("an object of %d bytes came back with %d, %v", n, len(got), err)
 		}
-		has(t, a, "", bus.Object{Name: "o", Size: uint64(n)})
+		checkObjects(t, a, "", bus.ArchiveObject{Name: "o", Size: uint64(n)})
 	}
-	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.Of(err) != fault.TooLarge {
+	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("oversize object: %v, want TooLarge", err)
 	}
 }
 
 func testObjectCopied(t *testing.T, a bus.Archive) {
 	data := []byte("data")
-	put(t, a, "o", data)
+	putObject(t, a, "o", data)
 	clear(data)
 	for range 2 {
 		got, err := a.Get(t.Context(), "o")
@@ -119,19 +119,19 @@ func testObjectCopied(t *testing.T, a bus.Archive) {
 
 func testObjectNames(t *testing.T, a bus.Archive) {
 	long := strings.Repeat("n", bus.MaxName)
-	put(t, a, long, []byte("x"))
-	has(t, a, "n", bus.Object{Name: long, Size: 1})
+	putObject(t, a, long, []byte("x"))
+	checkObjects(t, a, "n", bus.ArchiveObject{Name: long, Size: 1})
 	for _, name := range []string{"", ".", "a b", "a/b", "*", "é", long + "n"} {
-		if err := a.Put(t.Context(), name, nil); fault.Of(err) != fault.Invalid {
+		if err := a.Put(t.Context(), name, nil); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("put %q: %v, want Invalid", name, err)
 		}
-		if _, err := a.Get(t.Context(), name); fault.Of(err) != fault.Invalid {
+		if _, err := a.Get(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("get %q: %v, want Invalid", name, err)
 		}
-		if err := a.Delete(t.Context(), name); fault.Of(err) != fault.Invalid {
+		if err := a.Delete(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("delete %q: %v, want Invalid", name, err)
 		}
-		if err := a.Lock(t.Context(), name, mustNot(t)); fault.Of(err) != fault.Invalid {
+		if err := a.Lock(t.Context(), name, failIfHeld(t)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("lock %q: %v, want Invalid", name, err)
 		}
 	}
@@ -143,17 +143,17 @@ func testArchiveContexts(t *testing.T, a bus.Archive) {
 	_, getErr := a.Get(ctx, "o")
 	_, listErr := a.List(ctx, "")
 	for what, err := range map[string]error{
-		"put": a.Put(ctx, "o", []byte("x")), "get": getErr, "list": listErr, "delete": a.Delete(ctx, "o"), "lock": a.Lock(ctx, "l", mustNot(t)),
+		"put": a.Put(ctx, "o", []byte("x")), "get": getErr, "list": listErr, "delete": a.Delete(ctx, "o"), "lock": a.Lock(ctx, "l", failIfHeld(t)),
 	} {
 		if err != context.Canceled {
 			t.Errorf("%s with an ended context: %v, want context.Canceled", what, err)
 		}
 	}
-	has(t, a, "")
+	checkObjects(t, a, "")
 }
 
 // failIfHeld returns a function which must not be called.
-func mustNot(t *testing.T) func(context.Context, uint64) error {
+func failIfHeld(t *testing.T) func(context.Context, uint64) error {
 	return func(context.Context, uint64) error {
 		t.Error("the lock was held")
 		return nil
@@ -179,7 +179,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 					}
 					mu.Unlock()
 					// Locks with different names are independent.
-					if err := a.Lock(t.Context(), "l", mustNot(t)); fault.Of(err) != fault.Conflict {
+					if err := a.Lock(t.Context(), "l", failIfHeld(t)); fault.CodeOf(err) != fault.Conflict {
 						t.Errorf("a lock that is held: %v, want Conflict", err)
 					}
 					mu.Lock()
@@ -189,7 +189,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 				})
 				mu.Lock()
 				switch {
-				case fault.Of(err) == fault.Conflict:
+				case fault.CodeOf(err) == fault.Conflict:
 					refused++
 				case err != nil:
 					t.Error(err)

@@ -51,7 +51,7 @@ var (
 )
 
 // forBothKinds runs f once with each kind of topic.
-func both(t *testing.T, f func(*testing.T, bus.Topic)) {
+func forBothKinds(t *testing.T, f func(*testing.T, bus.Topic)) {
 	for _, topic := range []bus.Topic{gossip, durable} {
 		t.Run(topic.Name, func(t *testing.T) { f(t, topic) })
 	}

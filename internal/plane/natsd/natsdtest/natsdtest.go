@@ -25,7 +25,7 @@ func ServeVersion(t testing.TB, version string) (url string) {
 			if err != nil {
 				return // the test is over
 			}
-			conns.Go(func() { greet(c, version) })
+			conns.Go(func() { serveGreeting(c, version) })
 		}
 	})
 	t.Cleanup(func() {
@@ -36,7 +36,7 @@ func ServeVersion(t testing.TB, version string) (url string) {
 }
 
 // serveGreeting serves one connection until its client closes it.
-func greet(c net.Conn, version string) {
+func serveGreeting(c net.Conn, version string) {
 	defer c.Close()
 	fmt.Fprintf(c, `INFO {"server_id":"OLD","server_name":"OLD","version":%q,"proto":1,"go":"go1.19","host":"127.0.0.1","port":4222,"headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n", version)
 	lines := bufio.NewScanner(c)

@@ -8,7 +8,7 @@ import (
 )
 
 // testServer is one Serve in progress.
-type server struct {
+type testServer struct {
 	addr string
 	stop context.CancelFunc
 	done chan struct{} // closed when Serve has returned
@@ -17,15 +17,15 @@ type server struct {
 
 // startServer starts serving h at an address that the plane chooses, and returns when calls can
 // arrive. It stops the server and waits for it at the end of the test.
-func serve(t *testing.T, p rpc.Plane, h rpc.Handler) *server {
+func startServer(t *testing.T, p rpc.Plane, h rpc.Handler) *testServer {
 	t.Helper()
-	return serveAt(t, p, "", h)
+	return startServerAt(t, p, "", h)
 }
 
-func serveAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *server {
+func startServerAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *testServer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{stop: cancel, done: make(chan struct{})}
+	s := &testServer{stop: cancel, done: make(chan struct{})}
 	ready := make(chan string, 1)
 	go func() {
 		defer close(s.done)
@@ -44,11 +44,11 @@ func serveAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *server {
 }
 
 // frameRecorder is a recv which keeps copies of the frames.
-type frames struct{ got []string }
+type frameRecorder struct{ got []string }
 
-func (f *frames) recv(b []byte) error {
+func (f *frameRecorder) record(b []byte) error {
 	f.got = append(f.got, string(b))
 	return nil
 }
 
-func discard([]byte) error { return nil }
+func discardFrame([]byte) error { return nil }
