@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"internal/edge/prep/chat":            {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
 	"internal/engine/tiny/model":         {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
 	"internal/zmtp":                      {"internal/backoff"},                                     // redials peers
+	"internal/media/probe":               {"core/media"},                                           // says what kind of object it read
 	"internal/media/fetch":               {"core/media", "internal/media/probe"},                   // reads media as far as necessary
 	"internal/media/pixel":               {"core/media", "internal/media/probe"},                   // decodes what was probed
 	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support

@@ -55,7 +55,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	for _, c := range []struct{ dir, name, ours string }{
 		{"../serve/router", "upkeep", "upkeepEvery"},
 		{"../serve/router", "settle", "settle"},
-		{"../serve/router", "fresh", "fresh"},
+		{"../serve/router", "reportValidFor", "fresh"},
 		{"../serve/router", "pingTimeout", "pingTimeout"},
 		{"../serve/router", "maxPings", "maxPings"},
 		{"../serve/frontend", "firstWait", "firstWait"},

@@ -293,7 +293,8 @@ func listed(e api.Endpoint, name string) []api.Field {
 // field cannot be added without a treatment.
 func TestFieldsAreComplete(t *testing.T) {
 	methods := map[string][]api.Endpoint{
-		"common": {api.Chat, api.Completion}, "chat": {api.Chat}, "completion": {api.Completion}, "unused": {api.Chat, api.Completion},
+		"readCommonField": {api.Chat, api.Completion}, "readUnusedField": {api.Chat, api.Completion},
+		"readChatField": {api.Chat}, "readCompletionField": {api.Completion},
 	}
 	found := 0
 	for _, file := range []string{"decode.go", "unused.go"} {
@@ -325,7 +326,7 @@ func TestFieldsAreComplete(t *testing.T) {
 // function which reads their keys.
 func TestOtherFieldsAreComplete(t *testing.T) {
 	tables := map[string][]api.Field{
-		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "embeddings": EmbeddingsFields(),
+		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "readEmbeddingsField": EmbeddingsFields(),
 	}
 	for _, file := range []string{"tokenize.go", "embeddings.go"} {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

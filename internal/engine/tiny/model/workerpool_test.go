@@ -36,7 +36,7 @@ func TestCrewPanic(t *testing.T) {
 		func() {
 			defer func() {
 				text, _ := recover().(string)
-				if !strings.Contains(text, "broken task") || !strings.Contains(text, "crew_test.go") {
+				if !strings.Contains(text, "broken task") || !strings.Contains(text, "workerpool_test.go") {
 					t.Fatalf("task %d: got %q, want the panic's value and where it was", bad, text)
 				}
 			}()
