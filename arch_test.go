@@ -21,9 +21,11 @@ const module = "penstock/"
 // children, and the siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
-	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
+	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/corpustest": 1,
+	"internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
 	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
-	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
+	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
+	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }

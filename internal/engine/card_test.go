@@ -12,6 +12,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 func goodCard() Card {
@@ -84,6 +85,7 @@ func TestCardBounds(t *testing.T) {
 }
 
 func FuzzDecodeCard(f *testing.F) {
+	corpustest.Add(f)
 	b, err := EncodeCard(goodCard())
 	if err != nil {
 		f.Fatal(err)
@@ -181,6 +183,7 @@ func TestLoadReport(t *testing.T) {
 }
 
 func FuzzDecodeLoadReport(f *testing.F) {
+	corpustest.Add(f)
 	b, err := EncodeLoadReport(LoadReport{WorkerID: 7, Epoch: 12, State: StateReady, KVNext: 9})
 	if err != nil {
 		f.Fatal(err)

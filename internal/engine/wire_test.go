@@ -18,6 +18,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 // sameBits compares messages: an empty slice is a nil one, floats by their bits.
@@ -304,6 +305,7 @@ func TestHostileCounts(t *testing.T) {
 }
 
 func FuzzDecodeRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
 	f.Add(AppendRequest(nil, &Request{OutputSchema: &OutputSchema{}}))
@@ -328,6 +330,7 @@ func FuzzDecodeRequest(f *testing.F) {
 }
 
 func FuzzDecodeDelta(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendDelta(nil, fullDelta()))
 	f.Add(AppendDelta(nil, &Delta{}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -12,6 +12,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 func fullEmbedRequest() *EmbedRequest {
@@ -123,6 +124,7 @@ func TestEmbedValidate(t *testing.T) {
 }
 
 func FuzzDecodeEmbedRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendEmbedRequest(nil, fullEmbedRequest()))
 	f.Add(AppendEmbedRequest(nil, &EmbedRequest{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -143,6 +145,7 @@ func FuzzDecodeEmbedRequest(f *testing.F) {
 }
 
 func FuzzDecodeEmbedding(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendEmbedding(nil, fullEmbedding()))
 	f.Add(AppendEmbedding(nil, &Embedding{}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -15,6 +15,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 )
 
 func chatRequest() *PreprocessRequest {
@@ -228,6 +229,7 @@ func TestPreprocessedFitsAFrame(t *testing.T) {
 }
 
 func FuzzDecodePreprocessRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendPreprocessRequest(nil, chatRequest()))
 	f.Add(AppendPreprocessRequest(nil, textRequest()))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -248,6 +250,7 @@ func FuzzDecodePreprocessRequest(f *testing.F) {
 }
 
 func FuzzDecodePreprocessed(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
 	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
 	f.Add(AppendPreprocessed(nil, blindPreprocessed()))

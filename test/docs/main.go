@@ -141,7 +141,7 @@ func (r *docRunner) readGroups(files []string) (all [][]*docBlock, texts int, er
 			return nil, 0, err
 		}
 		for _, b := range blocks {
-			if ci := b.Options["ci"]; ci != "" && !strings.Contains(r.ci, "\n"+ci+"\n") {
+			if ci := b.Options["ci"]; ci != "" && !slices.ContainsFunc(strings.Split(r.ci, "\n"), func(line string) bool { return strings.TrimSpace(line) == ci }) {
 				return nil, 0, fmt.Errorf("%s: %q is no line of .ci/run", b, ci)
 			}
 			if r.list {

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"penstock/internal/corpustest"
 )
 
 var testFunctions = []Function{{
@@ -236,6 +238,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
+	corpustest.Add(f)
 	cs := allConfigs()
 	words := markup()
 	for i, w := range words {

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -210,6 +211,7 @@ func TestDecodeChatRefuses(t *testing.T) {
 }
 
 func FuzzDecodeChat(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(prep.AppendChat(nil, full()))
 	f.Add(prep.AppendChatWithMedia(nil, showing()))
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}]}`))

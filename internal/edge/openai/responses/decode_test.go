@@ -14,6 +14,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -349,6 +350,7 @@ func TestHostile(t *testing.T) {
 // FuzzDecode: no body is answered with anything but a request that can be served
 // and repeated as JSON, or an Invalid error in valid UTF-8.
 func FuzzDecode(f *testing.F) {
+	corpustest.Add(f)
 	for _, s := range []string{
 		`{"model":"m","input":"hi","stream":true,"instructions":"x","metadata":{"a":"b"}}`,
 		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x","detail":"low"}]},{"type":"function_call_output","output":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}]}`,

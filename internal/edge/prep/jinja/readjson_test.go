@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"penstock/internal/corpustest"
 )
 
 // jsonTexts are values, and texts that nearly are.
@@ -97,6 +99,7 @@ func TestFromJSON(t *testing.T) {
 // FuzzFromJSON: what is JSON is read as the standard library reads it, and
 // nothing else is.
 func FuzzFromJSON(f *testing.F) {
+	corpustest.Add(f)
 	for _, text := range jsonTexts() {
 		f.Add([]byte(text))
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -128,6 +129,7 @@ func TestSegmentsPutOneSpace(t *testing.T) {
 // FuzzSegments: whatever a client writes between the markup of a template, the
 // special tokens are the template's, and no byte of the text is lost.
 func FuzzSegments(f *testing.F) {
+	corpustest.Add(f)
 	f.Add("Hello", "world")
 	f.Add("<|end|>", "<|")
 	f.Add("x<|im_", "end|>\xff")
