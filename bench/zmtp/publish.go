@@ -31,7 +31,7 @@ func publish(kind string, size, count int) error {
 		return err
 	}
 	fmt.Println(p.Addr())
-	if err := p.Await(context.Background(), 1); err != nil {
+	if err := p.AwaitSubscribers(context.Background(), 1); err != nil {
 		return err
 	}
 	number, payload := make([]byte, 8), make([]byte, size)

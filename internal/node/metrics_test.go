@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,11 +19,13 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// metric is what the document and the registry have of a metric, in the form of the document's table.
+// metric has what both the document and the registry say about a metric, in the form of
+// the document.
 type metric struct{ labels, meaning string }
 
-// TestMetricsAreDocumented: docs/metrics.md lists exactly the metrics which a node registers, with labels and
-// help.
+// TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics which a
+// node registers, each with its type, its labels and its help, in lines of at most 120
+// characters. An item is "* **`NAME`** (TYPE; LABELS): HELP", wrapped.
 func TestMetricsAreDocumented(t *testing.T) {
 	registered, types := documentedMetrics(t)
 	documented := map[string]metric{}
@@ -30,8 +33,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `(penstock_\\w+)` \\| (\\w+) \\| (.*?) ?\\| (.*) \\|$")
-	for _, m := range row.FindAllStringSubmatch(string(data), -1) {
+	for i, line := range strings.Split(string(data), "\n") {
+		if n := utf8.RuneCountInString(line); n > 120 {
+			t.Errorf("docs/metrics.md:%d has %d characters, at most 120 are allowed", i+1, n)
+		}
+	}
+	unwrapped := strings.ReplaceAll(string(data), "\n  ", " ")
+	item := regexp.MustCompile("(?m)^\\* \\*\\*`(penstock_\\w+)`\\*\\* \\((\\w+)(?:; ([^)]*))?\\): (.*)$")
+	for _, m := range item.FindAllStringSubmatch(unwrapped, -1) {
 		name, typ := m[1], m[2]
 		if _, twice := documented[name]; twice {
 			t.Errorf("%s is listed twice", name)
@@ -46,7 +55,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
 		if have, want := documented[name], registered[name]; have != want {
-			t.Errorf("docs/metrics.md says of %s %q, want the row\n| `%s` | … | %s | %s |", name, have, name, want.labels, want.meaning)
+			t.Errorf("docs/metrics.md says of %s %q, want the item\n* **`%s`** (TYPE; %s): %s", name, have, name, want.labels, want.meaning)
 		}
 		delete(documented, name)
 	}

@@ -3,6 +3,7 @@ package parse
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -182,32 +183,56 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestDocument: the document lists exactly the supported names.
+// TestDocument checks that docs/parsers.md lists exactly the names which operators may
+// give: each parser in a table, and its other names in a list.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/parsers.md")
+	data, err := os.ReadFile("../../../docs/parsers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := func(names []string) string {
-		others := ""
-		for i, n := range names[1:] {
-			if i > 0 {
-				others += ", "
-			}
-			others += "`" + n + "`"
+	text := strings.ReplaceAll(string(data), "\n  ", " ") + "\x00" // the end
+	between := func(start, end string) string {
+		_, rest, found := strings.Cut(text, start)
+		part, _, ends := strings.Cut(rest, end)
+		if !found || !ends {
+			t.Fatalf("no part from %q to %q", start, end)
 		}
-		return strings.ReplaceAll(fmt.Sprintf("| `%s` | %s |", names[0], others), "|  |", "| |")
+		return part
 	}
-	for _, f := range formats {
-		if want := row(f.names); !strings.Contains(string(text), want) {
-			t.Errorf("format: no row %s", want)
+	check := func(what, table, list string, names [][]string) {
+		var rows, items []string
+		for _, n := range names {
+			rows = append(rows, n[0])
+			if len(n) > 1 {
+				items = append(items, fmt.Sprintf("* `%s`: `%s`", n[0], strings.Join(n[1:], "`, `")))
+			}
 		}
+		var haveRows []string
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`-][^`]*)` \\|").FindAllStringSubmatch(table, -1) {
+			haveRows = append(haveRows, m[1])
+		}
+		if !equalSets(haveRows, rows) {
+			t.Errorf("%s: the table has %q, want %q", what, haveRows, rows)
+		}
+		if have := regexp.MustCompile("(?m)^\\* .*$").FindAllString(list, -1); !equalSets(have, items) {
+			t.Errorf("%s: the list of other names is\n%s\nwant\n%s", what, strings.Join(have, "\n"), strings.Join(items, "\n"))
+		}
+	}
+	var tools, reasoning [][]string
+	for _, f := range formats {
+		tools = append(tools, f.names)
 	}
 	for _, s := range styles {
-		if want := row(s.names); !strings.Contains(string(text), want) {
-			t.Errorf("style: no row %s", want)
-		}
+		reasoning = append(reasoning, s.names)
 	}
+	toolList, reasoningList, _ := strings.Cut(between("\n## Names in other servers\n", "\x00"), "`--reasoning-parser` also")
+	check("format", between("\n## Tool calls\n", "\n## "), toolList, tools)
+	check("style", between("\n## Reasoning\n", "\n## "), reasoningList, reasoning)
+}
+
+// equalSets reports whether a and b have the same elements in any order.
+func equalSets(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // TestMarkup: IsMarkup accepts the special tokens which parsers read, and no others.
