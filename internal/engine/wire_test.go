@@ -97,6 +97,31 @@ func documented(t *testing.T, prefix string) (want []byte) {
 	return want
 }
 
+// documentedMessages returns the messages in hex, with single spaces, which docs/format/engine.md
+// shows one to a line. A line which is indented further continues the message before it.
+func documentedMessages(t *testing.T) map[string]bool {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/format/engine.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, message := map[string]bool{}, ""
+	for line := range strings.Lines(string(doc)) {
+		code, indented := strings.CutPrefix(line, "    ")
+		if indented && strings.HasPrefix(code, " ") && message != "" {
+			delete(messages, message)
+			message += " "
+		} else {
+			message = ""
+		}
+		if indented {
+			message += strings.Join(strings.Fields(code), " ")
+			messages[message] = true
+		}
+	}
+	return messages
+}
+
 func TestRequestRoundTrip(t *testing.T) {
 	for _, want := range []*Request{{}, fullRequest()} {
 		target := fullRequest() // old content must not remain

@@ -3,8 +3,6 @@ package engine
 import (
 	"fmt"
 	"math"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,16 +23,12 @@ func fullEmbedding() *Embedding {
 
 // TestEmbedBytes pins the examples of docs/format/engine.md to the code.
 func TestEmbedBytes(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/format/engine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	messages := documentedMessages(t)
 	for name, got := range map[string][]byte{
 		"request":   AppendEmbedRequest(nil, &EmbedRequest{ID: "r1", Attempt: 1, Model: "m", Prompt: []kv.Token{1, 2, 300}}),
 		"embedding": AppendEmbedding(nil, &Embedding{Attempt: 1, Vector: []float32{0.6, -0.8}}),
 	} {
-		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+		if !messages[fmt.Sprintf("% x", got)] {
 			t.Errorf("the %s is % x, which is not what is documented", name, got)
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,18 +31,14 @@ func passPieces() []*PassthroughChunk {
 
 // TestPassBytes pins the examples of docs/format/engine.md to the code.
 func TestPassBytes(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/format/engine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	messages := documentedMessages(t)
 	for name, got := range map[string][]byte{
 		"request":  AppendPassthroughRequest(nil, &PassthroughRequest{ID: "r1", Attempt: 1, Model: "m", Path: "/v1/completions", Body: []byte("{}"), Prompt: []kv.Token{1, 2, 300}}),
 		"accepted": AppendPassthroughChunk(nil, &PassthroughChunk{Attempt: 1, Accepted: true, Status: 200, Type: "text/plain"}),
 		"data":     AppendPassthroughChunk(nil, &PassthroughChunk{Attempt: 1, Data: []byte("hi"), Tokens: 1}),
 		"last":     AppendPassthroughChunk(nil, &PassthroughChunk{Attempt: 1, Last: true, PromptTokens: 3, OutputTokens: 1, Cached: CachedUnknown}),
 	} {
-		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+		if !messages[fmt.Sprintf("% x", got)] {
 			t.Errorf("the %s is % x, which is not what is documented", name, got)
 		}
 	}

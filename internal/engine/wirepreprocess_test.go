@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,17 +51,13 @@ func blindPreprocessed() *Preprocessed {
 
 // TestPreprocessBytes pins the examples of docs/format/engine.md to the code.
 func TestPreprocessBytes(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/format/engine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	messages := documentedMessages(t)
 	for name, got := range map[string][]byte{
 		"text":         AppendPreprocessRequest(nil, &PreprocessRequest{ID: "r1", Attempt: 1, Model: "m", Text: "hi", ParseSpecial: true, AddSpecial: true}),
 		"conversation": AppendPreprocessRequest(nil, &PreprocessRequest{Attempt: 1, Model: "m", Chat: []byte(`{}`)}),
 		"prompt":       AppendPreprocessed(nil, &Preprocessed{Attempt: 1, Tokens: []kv.Token{1, 2, 300}, Media: []kv.Media{{Hash: 258, Start: 1, End: 3}}}),
 	} {
-		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+		if !messages[fmt.Sprintf("% x", got)] {
 			t.Errorf("the %s is % x, which is not what is documented", name, got)
 		}
 	}
