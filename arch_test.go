@@ -259,3 +259,42 @@ func undocumented(d *ast.GenDecl, spec ast.Spec) string {
 	}
 	return ""
 }
+
+// TestJourneys checks that the functions which ARCHITECTURE.md follows a request and an event through exist where it says, at most
+// 25 of each.
+func TestJourneys(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{} // package, a space, function
+	sources(t, func(_ *token.FileSet, pkg string, f *ast.File) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				declared[pkg+" "+fn.Name.Name] = true
+			}
+		}
+	})
+	for _, title := range []string{"## 2. A chat request", "## 3. A KV event"} {
+		_, section, _ := strings.Cut(string(text), "\n"+title+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		found := 0
+		for line := range strings.Lines(section) {
+			cells := strings.Split(line, "|")
+			if len(cells) != 4 || !strings.HasPrefix(cells[1], " `") {
+				continue
+			}
+			pkg := strings.Trim(cells[1], " `")
+			for name := range strings.SplitSeq(cells[2], ",") {
+				name = strings.Trim(name, " `")
+				found++
+				if !declared[pkg+" "+name] {
+					t.Errorf("%s: there is no %s in %s", title, name, pkg)
+				}
+			}
+		}
+		if found < 10 || found > 25 {
+			t.Errorf("%s: %d functions, want 10 to 25", title, found)
+		}
+	}
+}

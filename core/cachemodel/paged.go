@@ -16,7 +16,7 @@ const (
 type PagedConfig struct {
 	// BlockSize is the number of tokens in a block.
 	BlockSize int
-	// Capacity is the number of blocks in the engine's cache, including those of running requests.
+	// Capacity is the number of blocks in the engine's cache, including the blocks of running requests.
 	Capacity int
 	// MaxRequests bounds the running requests which are tracked; 0 means 4,096.
 	MaxRequests int

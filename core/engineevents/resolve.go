@@ -21,7 +21,7 @@ func (t *Table) guessContinuation(p *sentRequest, r *orphanRun) {
 	r.guessed = append(r.guessed, p.chain[first:end]...)
 }
 
-// matchRun returns how many tokens of p from an offset on equal those of the run's leading blocks. It
+// matchRun returns how many tokens of p from an offset on equal the tokens of the run's leading blocks. It
 // returns 0 if less than one block is known to match. all says that no block of the run differs.
 func (t *Table) matchRun(p *sentRequest, e *Event, from int) (n int, all bool) {
 	size := t.cfg.EngineBlockSize

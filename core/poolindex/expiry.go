@@ -114,7 +114,7 @@ func (t *Table) forgetSuspects(m int32) int {
 	return n
 }
 
-// RetryParked finds parked blocks among those of a Stored event which the prefix index has applied, and
+// RetryParked finds parked blocks among the blocks of a Stored event which the prefix index has applied, and
 // appends their placement to dst.
 func (t *Table) RetryParked(ev *kv.Event, dst []Effect) []Effect {
 	if t.parkedCount == 0 || ev.Kind != kv.Stored {

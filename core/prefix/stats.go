@@ -42,7 +42,7 @@ type sizeCounts struct {
 	pages         int // bytes of versions
 }
 
-// addHolder counts the holdings of one more worker of a page; removeHolder those of one fewer.
+// addHolder counts the holdings of one more worker of a page; removeHolder the holdings of one fewer.
 func (s *sizeCounts) addHolder(g *holderGroup)    { s.countEntries(g, 1) }
 func (s *sizeCounts) removeHolder(g *holderGroup) { s.countEntries(g, -1) }
 

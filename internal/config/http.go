@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// On and Off are the values of switches such as AccessLog; AccessAdmin and AccessOpen are those of
+// On and Off are the values of switches such as AccessLog; AccessAdmin and AccessOpen are the values of
 // MetricsAccess.
 const (
 	On  = "on"

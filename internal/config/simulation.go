@@ -36,7 +36,7 @@ type Simulation struct {
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
-// The choices of SimText. Those of SimPrefixCaching and SimChunked are On and Off.
+// The choices of SimText. SimPrefixCaching and SimChunked are On or Off.
 const (
 	SimPassage = "passage"
 	SimEcho    = "echo"

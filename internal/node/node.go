@@ -30,7 +30,7 @@ type Ready struct {
 	NATS       string   `json:"nats,omitempty"` // URL, if others can connect
 	Keys       bool     `json:"keys,omitempty"` // whether requests must present a key
 	Access     Access   `json:"-"`
-	// Engines are the remote engines. Model, Blocks and BlockSize are then those of the first which serves,
+	// Engines are the remote engines. Model, Blocks and BlockSize then come from the first which serves,
 	// Workers the sum of all.
 	Engines []EngineStatus `json:"engines,omitempty"`
 	Took    time.Duration  `json:"took_ns"` // from the call to readiness

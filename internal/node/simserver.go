@@ -24,7 +24,7 @@ import (
 	"penstock/internal/enginemock"
 )
 
-// SimServer configures a stand-alone engine mock, as on the command line. The formats are those of package
+// SimServer configures a stand-alone engine mock, as on the command line. The formats come from package
 // enginemock.
 type SimServer struct {
 	Dialect, HTTPAddr string

@@ -75,7 +75,7 @@ func zmqEndpoints(addr string) (events, replay zmtp.Endpoint, err error) {
 	return events, replay, nil
 }
 
-// openMesh connects the event plane over ZeroMQ to its peers: those of event-peers, and those registered in
+// openMesh connects the event plane over ZeroMQ to its peers: event-peers, and peers registered in
 // discovery, where this process registers too.
 func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
 	if p.mesh == nil {

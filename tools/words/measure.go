@@ -26,7 +26,7 @@ type forbiddenPhrase struct {
 func forbiddenPhrases() []forbiddenPhrase {
 	var out []forbiddenPhrase
 	for _, p := range []struct{ name, re string }{
-		{"those that/who/of", `\bthose\s+(that|who|of|which)\b`},
+		{"those that/who/of", `\bthose\s+(that|who|of)\b`},
 		{"nobody", `\bnobody\b`},
 		{"whoever", `\b(whoever|whomever)\b`},
 		{"of which", `\bof\s+(which|whom)\b`},
@@ -78,7 +78,7 @@ func measureTree(roots []string, tests bool) (*measurement, error) {
 			if err != nil {
 				return err
 			}
-			if name := d.Name(); d.IsDir() && (name == "testdata" || name == "node_modules" || len(name) > 1 && strings.HasPrefix(name, ".")) {
+			if name := d.Name(); d.IsDir() && path != root && (name == "testdata" || name == "node_modules" || len(name) > 1 && strings.HasPrefix(name, ".")) {
 				return filepath.SkipDir
 			}
 			if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") != tests {

@@ -2,7 +2,7 @@ package replica
 
 import "fmt"
 
-// Check reports the first violated invariant: counts and sums equal those of the counted items, reservations
+// Check reports the first violated invariant: counts and sums equal the counted items', reservations
 // are in order, and ranges of changes ahead start after a gap.
 func (r *Replica) Check() error {
 	o := &r.local

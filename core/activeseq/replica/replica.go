@@ -109,7 +109,7 @@ type TableFinder interface {
 	TableOf(w kv.Worker) *activeseq.ReservationTable
 }
 
-// Replica publishes the reservations of this router's tables, and counts those of other routers. It is the
+// Replica publishes the reservations of this router's tables, and counts the reservations of other routers. It is the
 // journal of these tables.
 type Replica struct {
 	cfg    Config

@@ -3,7 +3,7 @@
 //
 // A router which looks for an image's blocks in an engine's cache must know exactly which tokens the engine
 // puts in its place: one token more or less changes every block after it. So nothing here is estimated.
-// Each family's rules are those of its processor in the library transformers, compared size by size
+// Each family's rules are its processor's in the library transformers, compared size by size
 // (docs/media-tokens.md gives the number of sizes and the version). What is not certain is an error with a
 // [media.Reason]; then only the text before the first object is used for routing.
 //

@@ -11,7 +11,7 @@ import (
 type visionEncoder struct {
 	side  int64 // pixels of an image
 	patch int64 // pixels of a patch
-	extra int64 // tokens in addition to those of patches: the class token, or none
+	extra int64 // tokens in addition to patch tokens: the class token, or none
 }
 
 // patchesPerSide returns the patches of a side.

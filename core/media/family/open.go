@@ -185,7 +185,7 @@ func finishFamily(name string, f *Family) *Family {
 }
 
 // OpenBuiltin returns the family of the built-in model: images and videos by the rules of Qwen2-VL within
-// small limits, and sounds by those of Qwen2-Audio. Its vocabulary must have the three placeholders.
+// small limits, and sounds by the rules of Qwen2-Audio. Its vocabulary must have the three placeholders.
 func OpenBuiltin(v Vocabulary) (*Family, error) { return OpenBuiltinFor(Serving{}, v) }
 
 // OpenBuiltinFor is OpenBuiltin for an engine with settings of its own.

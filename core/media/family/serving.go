@@ -65,7 +65,7 @@ func (s *configSource) applyArgs(args string) {
 	}
 }
 
-// withOverrides returns o with the given settings. In a size, the given edges replace those of o, under
+// withOverrides returns o with the given settings. In a size, the given edges replace o's, under
 // either of their names.
 func (s *configSource) withOverrides(o jsonObject, given map[string]json.RawMessage) jsonObject {
 	with := jsonObject{where: o.where, fields: maps.Clone(o.fields), readKeys: map[string]bool{}}

@@ -84,7 +84,7 @@ func (c *Config) Validate() error {
 type Priority struct {
 	// Strict comes before every lower one.
 	Strict uint32
-	// Jump moves the request ahead among those of its Strict: see the policies. A negative one is 0.
+	// Jump moves the request ahead among the requests of its Strict: see the policies. A negative one is 0.
 	Jump time.Duration
 }
 
@@ -93,7 +93,7 @@ type QueuedRequest struct {
 	Priority Priority
 	// Lane is equal for requests which wait for the same workers.
 	Lane uint64
-	// Tokens are those of the prompt, Cached those which a typical worker need not compute.
+	// Tokens counts the prompt's, Cached what a typical worker need not compute.
 	Tokens, Cached int
 }
 

@@ -58,7 +58,7 @@ type Chunk struct {
 	// StopString is the stop string which ended the choice; "" if none did. Finish only.
 	StopString string
 	// Tokens are the token counts. In Usage they cover the whole answer. In other chunks, Prompt and Cached
-	// are those of the choice's prompt, and Completion and Reasoning those of the choice so far, which are 0
+	// are those of the choice's prompt, and Completion and Reasoning the tokens of the choice so far, which are 0
 	// in Role.
 	Tokens TokenCounts
 	// Ext says how the answer was produced. Usage and the last Finish have it.

@@ -22,7 +22,7 @@ type AnswerItem struct {
 	Kind ChunkKind // Text, Reasoning or CallBegin
 	// Text is the text, the reasoning or the arguments.
 	Text []byte
-	// CallID and Name are those of a call. Complete says that the end of its arguments was seen.
+	// CallID and Name belong to a call. Complete says that the end of its arguments was seen.
 	CallID, Name string
 	Complete     bool
 }

@@ -83,7 +83,7 @@ func Open(path string) (*Keyring, error) {
 // Run applies changes of the file until ctx ends. An invalid file changes nothing and is logged.
 func (r *Keyring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
 
-// applyFile replaces the keys by those of a file. A client which existed before keeps its account.
+// applyFile replaces the keys by the keys of a file. A client which existed before keeps its account.
 func (r *Keyring) applyFile(data []byte) error {
 	all, err := ParseFile(data)
 	if err != nil {

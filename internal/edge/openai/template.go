@@ -59,7 +59,7 @@ func (d *requestDecoder) readReasoningEffort() error {
 	return d.InvalidError("must be one of none, minimal, low, medium, high, xhigh and max")
 }
 
-// setTemplateArgs sets the request's template variables: the client's own, then those of its reasoning effort
+// setTemplateArgs sets the request's template variables: the client's own, then the variables of its reasoning effort
 // which it did not set itself.
 func (d *requestDecoder) setTemplateArgs() {
 	a := &d.args

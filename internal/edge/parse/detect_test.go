@@ -208,13 +208,13 @@ func TestDocument(t *testing.T) {
 			}
 		}
 		var haveRows []string
-		for _, m := range regexp.MustCompile("(?m)^\\| `([^`-][^`]*)` \\|").FindAllStringSubmatch(table, -1) {
+		for _, m := range regexp.MustCompile("(?m)^[|] `([^`-][^`]*)` [|]").FindAllStringSubmatch(table, -1) {
 			haveRows = append(haveRows, m[1])
 		}
 		if !equalSets(haveRows, rows) {
 			t.Errorf("%s: the table has %q, want %q", what, haveRows, rows)
 		}
-		if have := regexp.MustCompile("(?m)^\\* .*$").FindAllString(list, -1); !equalSets(have, items) {
+		if have := regexp.MustCompile(`(?m)^\* .*$`).FindAllString(list, -1); !equalSets(have, items) {
 			t.Errorf("%s: the list of other names is\n%s\nwant\n%s", what, strings.Join(have, "\n"), strings.Join(items, "\n"))
 		}
 	}

@@ -4,7 +4,7 @@
 // It serves a checkpoint directory or the built-in model, whose weights are made from a fixed seed: its
 // output is nonsense, but deterministic, over a real vocabulary, at the cost of a real forward pass.
 //
-// The loop, the queue and the streams are those of package batch.
+// Package batch has the loop, the queue and the streams.
 //
 // # Bit-identity
 //

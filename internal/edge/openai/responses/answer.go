@@ -28,7 +28,7 @@ type answer struct {
 
 	// logprobs are, by item, elements of a JSON array, each with a comma before it.
 	logprobs [][]byte
-	// waiting are those of tokens that came before the text that they are part of.
+	// waiting are the logprobs of tokens which came before their text.
 	waiting []byte
 	// fresh is how many bytes the last chunk added to the last item's.
 	fresh int
@@ -77,7 +77,7 @@ func (a *answer) add(c *api.Chunk) {
 	a.waiting = a.waiting[:0]
 }
 
-// addLogprobs adds those of a chunk of text to the message that it is part of.
+// addLogprobs adds the logprobs of a chunk of text to the message that it is part of.
 // Where no text of a message has come yet they wait for it.
 func (a *answer) addLogprobs(c *api.Chunk) {
 	a.fresh = 0

@@ -104,7 +104,7 @@ func (d *decoder) toolName(dst *string) error {
 // choice is tool_choice.
 type choice struct {
 	mode api.ToolMode
-	// name is the tool that ToolNamed means, allowed those of allowed_tools; nil
+	// name is the tool that ToolNamed means, allowed the tools of allowed_tools; nil
 	// if it is of another type.
 	name    string
 	allowed []string
@@ -235,7 +235,7 @@ func (d *decoder) checkTools() error {
 	return nil
 }
 
-// offer puts the tools into the request: all, or those that allowed_tools names,
+// offer puts the tools into the request: all, or the tools which allowed_tools names,
 // the others being neither shown to the model nor possible.
 func (d *decoder) offer() {
 	q := d.req

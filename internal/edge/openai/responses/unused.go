@@ -47,7 +47,7 @@ func (d *decoder) streamOption(key string) error {
 }
 
 // cacheOption reads one field of prompt_cache_options: hints, since what can be
-// reused is found by itself, but for those that ask for another kind of answer.
+// reused is found by itself, except values which ask for another kind of answer.
 func (d *decoder) cacheOption(key string) error {
 	if none, err := d.ReadNull(); none || err != nil {
 		return err
@@ -73,7 +73,7 @@ func (d *decoder) only(ok bool) error {
 	return err
 }
 
-// usual reads a string that must be one of those that ask for what happens anyway.
+// usual reads a string that must be a value which asks for what happens anyway.
 func (d *decoder) usual(ok ...string) error {
 	s, err := d.ReadString()
 	if err != nil {

@@ -165,7 +165,7 @@ func (c *compiler) compileOpenEnd(v *jsonValue, listed []property, further int, 
 	return c.emitSplit(done, c.emitRoomGuard(further, c.emitLiteral(`"`, name))), later, nil
 }
 
-// compileArray emits the body of an array's rule: the items of prefixItems, then those of items.
+// compileArray emits the body of an array's rule: first prefixItems, then items.
 func (c *compiler) compileArray(r int, v *jsonValue) (int32, error) {
 	least, most, err := countBounds(v, "minItems", "maxItems")
 	if err != nil {

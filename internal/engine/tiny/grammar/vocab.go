@@ -136,7 +136,7 @@ func newTrie(texts []string, order []int32) trie {
 	for _, at := range path {
 		v.nodes[at].skip = int32(len(v.nodes))
 	}
-	// A node's tokens end where those of the next node start; one more node ends the last.
+	// A node's tokens end where the next node's start; one more node ends the last.
 	v.nodes = append(v.nodes, trieNode{first: int32(len(v.tokens))})
 	return v
 }
